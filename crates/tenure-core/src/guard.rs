@@ -1,0 +1,134 @@
+//! [`Guard`]: owns a grant and gives it back.
+
+use std::future::Future;
+use std::ops::Deref;
+use std::pin::pin;
+
+use crate::backend::{Grant, Released, Why};
+use crate::error::{Error, Result};
+use crate::lease::{Hold, Lease, LeaseState};
+use crate::pending::Pending;
+
+/// Holds a lock: it is renewed until the guard is released or dropped.
+///
+/// Dereferences to its [`Lease`], which tells how it stands. The guard is `Send`, `Sync` and `'static`: it may move
+/// between tasks and live in a struct.
+///
+/// # Dropping
+/// Release-on-drop is not immediate: the release is sent by a task of its own. Prefer [`release`](Self::release),
+/// which answers when the lock is free. If the runtime shuts down first, the lock is left to expire; call
+/// [`Locks::close`](crate::Locks::close) before that.
+#[must_use = "the lock is released when the guard is dropped"]
+pub struct Guard {
+    lease: Lease,
+    /// Taken by whoever ends the guard.
+    pending: Option<Pending>,
+}
+
+impl Guard {
+    /// Takes over a grant; gives `pending` back if the grant is worth nothing any more.
+    pub(crate) fn new(pending: Pending, grant: Grant) -> Result<Self, Pending> {
+        match Hold::begin(&pending.shared, pending.claim.clone(), grant, pending.trail()) {
+            Some(hold) => Ok(Self {
+                lease: Lease { hold },
+                pending: Some(pending),
+            }),
+            None => Err(pending),
+        }
+    }
+
+    /// The lease, for work that must be able to look at it elsewhere.
+    pub fn lease(&self) -> Lease {
+        self.lease.clone()
+    }
+
+    /// Gives the lock back, and answers when it is free.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the lock had been lost before, by our clock or by the store's word: work done under it may
+    /// overlap with its successor's. [`Error::Unavailable`] if the store did not answer: the release is tried again in
+    /// the background until the lock must have expired by itself.
+    ///
+    /// # Cancel safety
+    /// The release goes on in the background.
+    pub async fn release(mut self) -> Result<()> {
+        let pending = self.end().map_err(|why| self.lost_error(why))?;
+        let shared = pending.shared.clone();
+        match pending.release().await {
+            Ok(Released::Held) => Ok(()),
+            Ok(Released::Waited | Released::Absent) => Err(self.lost_error(Why::Gone)),
+            Err(error) => Err(Error::from_store(Some(self.name()), &shared.store, error)),
+        }
+    }
+
+    /// Runs `work` under the lock, then gives it back. If the lock is lost first, `work` is dropped.
+    pub(crate) async fn run<F, Fut>(self, work: F) -> Result<Fut::Output>
+    where
+        F: FnOnce(Lease) -> Fut,
+        Fut: Future,
+    {
+        let done = {
+            // Dropped at the end of this block: never beside a released lock.
+            let work = pin!(work(self.lease()));
+            tokio::select! {
+                biased;
+                why = self.lease.lost() => Err(why),
+                output = work => Ok(output),
+            }
+        };
+        match (done, self.state()) {
+            (Err(why), _) | (Ok(_), LeaseState::Lost { why }) => Err(self.lost_error(why)),
+            (Ok(output), _) => {
+                // The work is done and was covered: a release that fails now is the background's business.
+                if let Err(error) = self.release().await {
+                    tracing::warn!(%error, "the release after a finished run failed");
+                }
+                Ok(output)
+            }
+        }
+    }
+
+    /// Ends the lease on this side and hands out the duty to end it at the store.
+    ///
+    /// # Errors
+    /// Why it was lost, if it was: the keeper has seen to the store then.
+    pub(crate) fn end(&mut self) -> Result<Pending, Why> {
+        let mut pending = self.pending.take().expect("a guard is ended once");
+        match self.lease.hold.give_back() {
+            Ok(()) => Ok(pending),
+            Err(why) => {
+                pending.dismiss();
+                Err(why)
+            }
+        }
+    }
+
+    pub(crate) fn lost_error(&self, why: Why) -> Error {
+        Error::Lost {
+            lock: self.name().clone(),
+            token: self.token(),
+            why,
+        }
+    }
+}
+
+impl Deref for Guard {
+    type Target = Lease;
+    fn deref(&self) -> &Lease {
+        &self.lease
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if self.pending.is_some() {
+            drop(self.end());
+        }
+    }
+}
+
+impl std::fmt::Debug for Guard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Guard").field(&self.lease).finish()
+    }
+}

@@ -1,0 +1,452 @@
+//! [`Lease`]: what the running work sees of its grant.
+//!
+//! Owns the life of one grant on the holder's side: how long it is valid by the local clock, and its one end. Knows
+//! that it must be renewed, not how: that is the keeper's. Never comes back from its end.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::backend::{BoxFuture, Grant, Trail, Why};
+use crate::claim::{Claim, Mode};
+use crate::client::Shared;
+use crate::clock::{Alarm, BootInstant, Clock};
+use crate::name::LockName;
+use crate::token::FencingToken;
+use crate::ttl::drift_margin;
+
+/// What the running work sees of its grant: whether it still holds the lock, for how long, under which token.
+///
+/// Cheap to clone; a clone may outlive the [`Guard`](crate::Guard) and then says how it ended.
+#[derive(Clone)]
+pub struct Lease {
+    pub(crate) hold: Arc<Hold>,
+}
+
+/// How it stands with a lease. It moves from `Held` to `AtRisk` and back as renewals fail and succeed, and once to one
+/// of its ends, for good.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LeaseState {
+    /// Valid, and renewed on time.
+    Held {
+        /// How long it is valid without another renewal.
+        left: Duration,
+    },
+    /// Still valid, but a renewal is overdue or failing: a good moment to stop starting things.
+    AtRisk {
+        /// How long it is valid without another renewal.
+        left: Duration,
+    },
+    /// Not valid any more: another party may hold the lock.
+    Lost {
+        /// How that came.
+        why: Why,
+    },
+    /// Given back by its holder.
+    Released,
+}
+
+/// How a lease ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum End {
+    /// Given back by its holder.
+    Released,
+    /// Lost.
+    Lost(Why),
+}
+
+impl Lease {
+    /// The lock it is a lease of.
+    pub fn name(&self) -> &LockName {
+        &self.hold.claim.name
+    }
+
+    /// The number of the grant: send it along with every write to the protected resource.
+    pub fn token(&self) -> FencingToken {
+        self.hold.token
+    }
+
+    /// How the lock is held.
+    pub fn mode(&self) -> Mode {
+        self.hold.claim.mode
+    }
+
+    /// How it stands, as of now and by the local clock alone: also right when the store is silent, when the runtime
+    /// was starved, and when this process was stopped.
+    pub fn state(&self) -> LeaseState {
+        self.hold.state()
+    }
+
+    /// Whether the lock is held: the state is `Held` or `AtRisk`.
+    pub fn is_held(&self) -> bool {
+        matches!(self.state(), LeaseState::Held { .. } | LeaseState::AtRisk { .. })
+    }
+
+    /// How long the lease is valid without another renewal; zero once it ended.
+    pub fn valid_for(&self) -> Duration {
+        match self.state() {
+            LeaseState::Held { left } | LeaseState::AtRisk { left } => left,
+            LeaseState::Lost { .. } | LeaseState::Released => Duration::ZERO,
+        }
+    }
+
+    /// The moment until which the lease is valid without another renewal; in the past once it ended.
+    pub fn valid_until(&self) -> BootInstant {
+        let vital = self.hold.vital();
+        vital
+            .valid_until
+            .min(vital.ended_at.unwrap_or(BootInstant::NEVER))
+    }
+
+    /// Completes when the lease is lost, no later than its validity ends, and tells why. Never completes if it is
+    /// released first, so that it can stand in a `select!` beside the work.
+    ///
+    /// # Cancel safety
+    /// May be dropped and called again at any time.
+    pub async fn lost(&self) -> Why {
+        match self.ended().await {
+            End::Lost(why) => why,
+            End::Released => std::future::pending().await,
+        }
+    }
+
+    /// Completes when the lease has ended, either way.
+    ///
+    /// # Cancel safety
+    /// May be dropped and called again at any time.
+    pub async fn ended(&self) -> End {
+        loop {
+            let changed = self.hold.changed.notified();
+            match self.state() {
+                LeaseState::Released => return End::Released,
+                LeaseState::Lost { why } => return End::Lost(why),
+                LeaseState::Held { .. } | LeaseState::AtRisk { .. } => changed.await,
+            }
+        }
+    }
+
+    /// Completes when [`valid_until`](Self::valid_until) is no longer `known`: renewed, or ended.
+    ///
+    /// # Cancel safety
+    /// May be dropped and called again at any time.
+    pub async fn changed(&self, known: BootInstant) {
+        loop {
+            let changed = self.hold.changed.notified();
+            if self.valid_until() != known {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("name", self.name())
+            .field("token", &self.token())
+            .field("state", &self.state())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The holder's side of one grant. At every moment of its life exactly one alarm is set: for the next renewal, or for
+/// the end of its validity.
+pub(crate) struct Hold {
+    pub(crate) claim: Arc<Claim>,
+    pub(crate) token: FencingToken,
+    pub(crate) trail: Trail,
+    pub(crate) lane: u32,
+    vital: Mutex<Vital>,
+    changed: Notify,
+    client: Weak<Shared>,
+    clock: Arc<dyn Clock>,
+}
+
+struct Vital {
+    valid_until: BootInstant,
+    /// The life that the last grant or renewal gave.
+    ttl: Duration,
+    renew_at: BootInstant,
+    is_failing: bool,
+    alarm: Option<Alarm>,
+    revoked: Option<BoxFuture<'static, Why>>,
+    end: Option<End>,
+    ended_at: Option<BootInstant>,
+}
+
+/// What the keeper must do for a hold that rang.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Due {
+    Nothing,
+    Renewal,
+}
+
+impl Hold {
+    /// Takes over a grant, unless it is worth nothing any more.
+    pub(crate) fn begin(
+        shared: &Arc<Shared>,
+        claim: Arc<Claim>,
+        grant: Grant,
+        trail: Trail,
+    ) -> Option<Arc<Self>> {
+        let valid_until = valid_until(&grant);
+        if shared.clock.now() >= valid_until {
+            return None;
+        }
+        let hold = Arc::new(Self {
+            token: grant.token,
+            trail,
+            lane: shared.backend.lane(&claim.name),
+            vital: Mutex::new(Vital {
+                valid_until,
+                ttl: grant.ttl,
+                renew_at: renewal_moment(grant.since, grant.ttl),
+                is_failing: false,
+                alarm: None,
+                revoked: grant.revoked,
+                end: None,
+                ended_at: None,
+            }),
+            changed: Notify::new(),
+            client: Arc::downgrade(shared),
+            clock: shared.clock.clone(),
+            claim,
+        });
+        shared.keeper.keep(&hold);
+        hold.poll_revoked();
+        if shared.is_closed() {
+            hold.lose(Why::Closed);
+        }
+        hold.set_next_alarm();
+        Some(hold)
+    }
+
+    fn vital(&self) -> MutexGuard<'_, Vital> {
+        self.vital.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the one alarm: for the next renewal, or, once that is due, for the end of validity.
+    fn set_next_alarm(self: &Arc<Self>) {
+        let mut vital = self.vital();
+        if vital.end.is_some() {
+            return;
+        }
+        let is_due = self.clock.now() >= vital.renew_at;
+        let at = if is_due {
+            vital.valid_until
+        } else {
+            vital.renew_at.min(vital.valid_until)
+        };
+        if let Some(alarm) = vital.alarm.take() {
+            self.clock.cancel(alarm);
+        }
+        vital.alarm = Some(self.clock.wake_at(at, Waker::from(self.clone())));
+    }
+
+    fn state(&self) -> LeaseState {
+        let vital = self.vital();
+        let now = self.clock.now();
+        match &vital.end {
+            Some(End::Released) => LeaseState::Released,
+            Some(End::Lost(why)) => LeaseState::Lost { why: why.clone() },
+            None if now >= vital.valid_until => {
+                drop(vital);
+                self.lose(Why::Expired);
+                LeaseState::Lost { why: Why::Expired }
+            }
+            None => {
+                let left = vital.valid_until.saturating_since(now);
+                let is_overdue = now > vital.renew_at + vital.ttl / 6;
+                if vital.is_failing || is_overdue {
+                    LeaseState::AtRisk { left }
+                } else {
+                    LeaseState::Held { left }
+                }
+            }
+        }
+    }
+
+    /// Ends the hold. The first end stands; answers whether this one was it.
+    fn end(&self, end: End) -> bool {
+        let mut vital = self.vital();
+        if vital.end.is_some() {
+            return false;
+        }
+        let now = self.clock.now();
+        vital.end = Some(end);
+        vital.ended_at = Some(now);
+        if let Some(alarm) = vital.alarm.take() {
+            self.clock.cancel(alarm);
+        }
+        let revoked = vital.revoked.take();
+        drop(vital);
+        // Dropped outside the lock: it is the backend's code.
+        drop(revoked);
+        self.changed.notify_waiters();
+        true
+    }
+
+    /// Declares the lease lost. Core also releases it: whatever the store still knows of it must go.
+    pub(crate) fn lose(&self, why: Why) {
+        if self.end(End::Lost(why.clone())) {
+            tracing::warn!(lock = %self.claim.name, token = %self.token, %why, "lease lost");
+            if let Some(shared) = self.client.upgrade() {
+                shared.keeper.forget(self.claim.id);
+                shared.clean_up(self.claim.clone(), self.trail);
+            }
+        }
+    }
+
+    /// The holder gives the lease back.
+    ///
+    /// # Errors
+    /// Why it was lost, if it was lost before.
+    pub(crate) fn give_back(&self) -> Result<(), Why> {
+        // The clock first: a lease that ran out unnoticed was lost, not released.
+        if let LeaseState::Lost { why } = self.state() {
+            return Err(why);
+        }
+        if self.end(End::Released) {
+            if let Some(shared) = self.client.upgrade() {
+                shared.keeper.forget(self.claim.id);
+            }
+            return Ok(());
+        }
+        match self.state() {
+            LeaseState::Lost { why } => Err(why),
+            _ => Ok(()),
+        }
+    }
+
+    /// The store renewed the claim: valid from when the request was `sent`.
+    pub(crate) fn renewed(self: &Arc<Self>, sent: BootInstant, ttl: Duration) {
+        if matches!(self.state(), LeaseState::Lost { .. } | LeaseState::Released) {
+            return;
+        }
+        let mut vital = self.vital();
+        if vital.end.is_some() {
+            return;
+        }
+        vital.valid_until = vital.valid_until.max(sent + ttl - drift_margin(ttl));
+        vital.ttl = ttl;
+        vital.renew_at = renewal_moment(sent, ttl);
+        vital.is_failing = false;
+        drop(vital);
+        self.set_next_alarm();
+        self.changed.notify_waiters();
+    }
+
+    /// The store did not say whether it renewed the claim: try again at `retry_at`.
+    pub(crate) fn renewal_failed(self: &Arc<Self>, retry_at: BootInstant) {
+        let mut vital = self.vital();
+        vital.is_failing = true;
+        vital.renew_at = retry_at;
+        drop(vital);
+        self.set_next_alarm();
+    }
+
+    /// Looks what is to be done: called by the keeper for every hold that rang.
+    pub(crate) fn due(self: &Arc<Self>) -> Due {
+        self.poll_revoked();
+        let vital = self.vital();
+        if vital.end.is_none() && self.clock.now() >= vital.renew_at {
+            Due::Renewal
+        } else {
+            Due::Nothing
+        }
+    }
+
+    /// The longest that an answer to a renewal is worth waiting for.
+    pub(crate) fn answer_within(&self) -> Duration {
+        (self.vital().ttl / 3).clamp(Duration::from_millis(20), Duration::from_secs(5))
+    }
+
+    fn poll_revoked(self: &Arc<Self>) {
+        let waker = Waker::from(self.clone());
+        let mut vital = self.vital();
+        let Some(mut revoked) = vital.revoked.take() else {
+            return;
+        };
+        drop(vital);
+        match revoked.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(why) => self.lose(why),
+            Poll::Pending => {
+                let mut vital = self.vital();
+                if vital.end.is_none() {
+                    vital.revoked = Some(revoked);
+                }
+            }
+        }
+    }
+}
+
+impl Wake for Hold {
+    /// Its alarm rang, or its revocation moved. Runs on any thread, also when the runtime stands still: the loss is
+    /// declared right here, everything else is left to the keeper.
+    fn wake(self: Arc<Self>) {
+        if matches!(self.state(), LeaseState::Lost { .. } | LeaseState::Released) {
+            return;
+        }
+        self.set_next_alarm();
+        if let Some(shared) = self.client.upgrade() {
+            shared.keeper.ring(&shared, self);
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let alarm = self
+            .vital
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .alarm
+            .take();
+        if let Some(alarm) = alarm {
+            self.clock.cancel(alarm);
+        }
+    }
+}
+
+/// Until when a grant is valid: a little less than the store says.
+pub(crate) fn valid_until(grant: &Grant) -> BootInstant {
+    grant.since + grant.ttl - drift_margin(grant.ttl)
+}
+
+/// When to renew: a third into the ttl, or a little earlier. Rounded down to a grid, so that leases taken at about the
+/// same time are renewed in one request.
+fn renewal_moment(since: BootInstant, ttl: Duration) -> BootInstant {
+    let third = (since + ttl / 3).as_nanos();
+    let widest = u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX) / 24;
+    let grid = 1 << widest.max(1).ilog2();
+    BootInstant::from_nanos(third - third % grid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn renewals_fall_on_a_grid_a_little_before_a_third_of_the_ttl() {
+        for ttl_ms in [50, 200, 30_000, 86_400_000] {
+            let ttl = Duration::from_millis(ttl_ms);
+            let mut moments = std::collections::BTreeSet::new();
+            for i in 0..1000 {
+                let since = BootInstant::from_nanos(1 << 50) + ttl / 1000 * i;
+                let at = renewal_moment(since, ttl);
+                assert!(at <= since + ttl / 3 && at > since + ttl / 4, "{ttl:?}");
+                moments.insert(at);
+            }
+            assert!(
+                moments.len() <= 50,
+                "{} batches for 1000 leases over one ttl",
+                moments.len()
+            );
+        }
+    }
+}
