@@ -289,6 +289,8 @@ impl Queue {
     pub fn renew(&mut self, now: Now, rules: &Rules, claim: &Claim) -> Step<Renewal> {
         let mut notices = Vec::new();
         self.forget_expired(now);
+        // First, so that a waiter whose turn has come is not told that it lost.
+        self.serve(now, rules, None, &mut notices);
         let answer = match self.holders.iter_mut().find(|h| h.who.id == claim.id) {
             Some(HeldClaim {
                 evicted: Some(reason),
@@ -310,7 +312,6 @@ impl Queue {
                 _ => Why::Gone,
             }),
         };
-        self.serve(now, rules, None, &mut notices);
         Step { answer, notices }
     }
 
@@ -346,6 +347,7 @@ impl Queue {
     ) -> Step<Settled> {
         let mut notices = Vec::new();
         self.forget_expired(now);
+        self.serve(now, rules, None, &mut notices);
         if self.record.as_ref().is_some_and(|record| record.settled_by == id) {
             return Step {
                 answer: Settled::Recorded,
