@@ -91,6 +91,10 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// * MUST wake all waiters (`settling_wakes_all_waiters`).
     async fn settle(&self, claim: &Claim, outcome: Bytes, keep: Duration) -> Answer<Settled>;
 
+    /// Forgets the record of a settled do-once; answers whether there was one (`a_forgotten_result_is_run_again`). MUST
+    /// leave claims alone.
+    async fn forget(&self, name: &LockName) -> Answer<bool>;
+
     /// Who holds and who waits, as of now (`inspect_tells_the_truth`).
     async fn inspect(&self, name: &LockName) -> Answer<LockState>;
 

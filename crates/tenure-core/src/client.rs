@@ -18,7 +18,9 @@ use crate::keeper::Keeper;
 use crate::lock::Lock;
 use crate::memory::Memory;
 use crate::name::{IntoLockName, LockName};
+use crate::once::DoOnce;
 use crate::pending::finish;
+use crate::stats::{Meters, Stats};
 use crate::token::FencingToken;
 
 /// A client of one store: makes locks, renews them, cleans up after them.
@@ -86,6 +88,7 @@ impl Locks {
     pub fn with(backend: Arc<dyn Backend>, seams: Seams) -> Self {
         let shared = Shared {
             store: backend.store().into(),
+            meters: Meters::new(backend.store().split(':').next().unwrap_or_default()),
             backend,
             clock: seams.clock,
             entropy: seams.entropy,
@@ -106,6 +109,11 @@ impl Locks {
     /// The lock called `name`, in this client's namespace.
     pub fn lock(&self, name: impl IntoLockName) -> Lock {
         Lock::new(self.shared.clone(), self.name(name))
+    }
+
+    /// The thing called `name`, to be done once, in this client's namespace.
+    pub fn once(&self, name: impl IntoLockName) -> DoOnce {
+        DoOnce::new(self.lock(name))
     }
 
     /// The same client, for names inside the namespace `prefix`: its lock `a` is the lock `prefix/a`. Namespaces nest.
@@ -194,6 +202,11 @@ impl Locks {
         self.shared.keeper.held_count()
     }
 
+    /// What this client has counted since it was made.
+    pub fn stats(&self) -> Stats {
+        self.shared.meters.get(self.held_count())
+    }
+
     /// Ends the client: waiting acquires answer [`Error::Closed`], held leases end as lost ([`Why::Closed`]) and are
     /// released, and all clean-up is waited for, at most for `within`.
     ///
@@ -257,6 +270,7 @@ pub(crate) struct Shared {
     pub(crate) entropy: Arc<dyn Entropy>,
     pub(crate) label: Label,
     pub(crate) keeper: Keeper,
+    pub(crate) meters: Meters,
     runtime: Handle,
     clean_ups: AtomicUsize,
     clean_up_done: Notify,

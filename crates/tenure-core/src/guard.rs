@@ -3,8 +3,10 @@
 use std::future::Future;
 use std::ops::Deref;
 use std::pin::pin;
+use std::sync::Arc;
 
 use crate::backend::{Grant, Released, Why};
+use crate::client::Shared;
 use crate::error::{Error, Result};
 use crate::lease::{Hold, Lease, LeaseState};
 use crate::pending::Pending;
@@ -101,6 +103,15 @@ impl Guard {
                 Err(why)
             }
         }
+    }
+
+    /// The client that took the lock.
+    pub(crate) fn client(&self) -> &Arc<Shared> {
+        &self
+            .pending
+            .as_ref()
+            .expect("a guard has a client until it is ended")
+            .shared
     }
 
     pub(crate) fn lost_error(&self, why: Why) -> Error {

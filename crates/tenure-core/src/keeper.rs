@@ -150,6 +150,7 @@ async fn renew(shared: &Arc<Shared>, batch: &[Arc<Hold>]) {
 /// An unknown renewal neither renews nor loses: the validity clock decides, and until then we try again.
 fn retry(shared: &Shared, hold: &Arc<Hold>, patience: Duration, error: &StoreError) {
     tracing::warn!(lock = %hold.claim.name, token = %hold.token, %error, "renewal failed, will be tried again");
+    shared.meters.renewal_failed();
     let pause = (patience / 4).min(Duration::from_millis(500));
     let jittered = pause.mul_f64(0.5 + shared.entropy.fraction());
     hold.renewal_failed(shared.clock.now() + jittered);

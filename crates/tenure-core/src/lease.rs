@@ -168,6 +168,7 @@ pub(crate) struct Hold {
 }
 
 struct Vital {
+    granted_at: BootInstant,
     valid_until: BootInstant,
     /// The life that the last grant or renewal gave.
     ttl: Duration,
@@ -203,6 +204,7 @@ impl Hold {
             trail,
             lane: shared.backend.lane(&claim.name),
             vital: Mutex::new(Vital {
+                granted_at: grant.since,
                 valid_until,
                 ttl: grant.ttl,
                 renew_at: renewal_moment(grant.since, grant.ttl),
@@ -280,6 +282,7 @@ impl Hold {
         let now = self.clock.now();
         vital.end = Some(end);
         vital.ended_at = Some(now);
+        let held_for = now.saturating_since(vital.granted_at);
         if let Some(alarm) = vital.alarm.take() {
             self.clock.cancel(alarm);
         }
@@ -288,6 +291,10 @@ impl Hold {
         // Dropped outside the lock: it is the backend's code.
         drop(revoked);
         self.changed.notify_waiters();
+        if let Some(shared) = self.client.upgrade() {
+            shared.keeper.forget(self.claim.id);
+            shared.meters.held(held_for);
+        }
         true
     }
 
@@ -296,7 +303,7 @@ impl Hold {
         if self.end(End::Lost(why.clone())) {
             tracing::warn!(lock = %self.claim.name, token = %self.token, %why, "lease lost");
             if let Some(shared) = self.client.upgrade() {
-                shared.keeper.forget(self.claim.id);
+                shared.meters.lost(&why);
                 shared.clean_up(self.claim.clone(), self.trail);
             }
         }
@@ -312,9 +319,6 @@ impl Hold {
             return Err(why);
         }
         if self.end(End::Released) {
-            if let Some(shared) = self.client.upgrade() {
-                shared.keeper.forget(self.claim.id);
-            }
             return Ok(());
         }
         match self.state() {
@@ -332,6 +336,7 @@ impl Hold {
         if vital.end.is_some() {
             return;
         }
+        let slack = vital.valid_until.saturating_since(self.clock.now());
         vital.valid_until = vital.valid_until.max(sent + ttl - drift_margin(ttl));
         vital.ttl = ttl;
         vital.renew_at = renewal_moment(sent, ttl);
@@ -339,6 +344,9 @@ impl Hold {
         drop(vital);
         self.set_next_alarm();
         self.changed.notify_waiters();
+        if let Some(shared) = self.client.upgrade() {
+            shared.meters.renewed(slack);
+        }
     }
 
     /// The store did not say whether it renewed the claim: try again at `retry_at`.

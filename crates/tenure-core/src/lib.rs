@@ -12,6 +12,7 @@
 //! | hold it across functions, or in a struct | [`acquire`](Lock::acquire) and its [`Guard`] |
 //! | many readers or one writer | [`.shared()`](Lock::shared) for the readers |
 //! | at most *n* at a time | [`.permits(1, n)`](Lock::permits) |
+//! | do a thing once, and share its result | [`once(name).run(…)`](DoOnce::run) |
 //! | hand the lock to another process | [`Guard::detach`], [`Locks::adopt`] |
 //!
 //! # What is promised
@@ -41,8 +42,10 @@ mod lease;
 mod lock;
 pub mod memory;
 mod name;
+mod once;
 mod pending;
 pub mod queue;
+mod stats;
 mod token;
 mod ttl;
 mod waiting;
@@ -67,5 +70,7 @@ pub use lease::{End, Lease, LeaseState};
 pub use lock::Lock;
 pub use memory::Memory;
 pub use name::{IntoLockName, InvalidName, LockName, NAME_BYTES_MAX};
+pub use once::{DoOnce, OUTCOME_BYTES_MAX, Once, OnceStatus};
+pub use stats::{Distribution, Stats};
 pub use token::FencingToken;
 pub use ttl::{InvalidTtl, Ttl, drift_margin};

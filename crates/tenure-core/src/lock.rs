@@ -4,14 +4,18 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use crate::backend::RefusalKind;
 use crate::claim::{Claim, ClaimId, Label, Mode, Reason, Tie};
 use crate::client::Shared;
+use crate::clock::BootInstant;
 use crate::error::{Error, Result};
 use crate::guard::Guard;
 use crate::lease::Lease;
 use crate::name::LockName;
 use crate::pending::Pending;
+use crate::stats::Outcome;
 use crate::ttl::Ttl;
 use crate::waiting::{Obtained, Wait, obtain};
 
@@ -87,10 +91,7 @@ impl Lock {
 
     /// Hold it together with other shared holders: a reader. Writers take it without this.
     pub fn shared(self) -> Self {
-        self.refine(|wanted| {
-            wanted.mode = Mode::Shared;
-            Ok(())
-        })
+        self.mode(Mode::Shared)
     }
 
     /// Hold `n` of `of` permits: a semaphore. All users of the name must say the same `of`.
@@ -150,27 +151,14 @@ impl Lock {
     /// # Ok(()) }
     /// ```
     pub async fn acquire(self) -> Result<Guard> {
-        let (shared, wanted) = (self.shared, self.wanted?);
-        let wait = wanted.wait;
-        let mut pending = Pending::new(shared.clone(), Arc::new(wanted.into_claim(&shared)?));
-        loop {
-            match obtain(&mut pending, wait).await? {
-                Obtained::Grant(grant) => match Guard::new(pending, grant) {
-                    Ok(guard) => return Ok(guard),
-                    // It expired between one look at the clock and the next.
-                    Err(unlucky) => pending = unlucky,
-                },
-                Obtained::Settled(outcome) => {
-                    let message = format!(
-                        "the store answered with a record of {} bytes, as to a do-once",
-                        outcome.len()
-                    );
-                    return Err(Error::refused(
-                        Some(&pending.claim.name),
-                        RefusalKind::Configuration,
-                        message,
-                    ));
-                }
+        match self.take().await? {
+            Taken::Guard(guard) => Ok(guard),
+            Taken::Settled(outcome) => {
+                let message = format!(
+                    "the store answered with a record of {} bytes, as to a do-once",
+                    outcome.len()
+                );
+                Err(Error::refused(None, RefusalKind::Configuration, message))
             }
         }
     }
@@ -274,6 +262,78 @@ impl Lock {
             Some(guard) => guard.run(work).await.map(Some),
             None => Ok(None),
         }
+    }
+}
+
+impl Lock {
+    /// Waits for the lock and takes it, or the record in its place.
+    pub(crate) async fn take(self) -> Result<Taken> {
+        let (shared, wanted) = (self.shared, self.wanted?);
+        let mut timing = Timing {
+            start: shared.clock.now(),
+            outcome: Outcome::Cancelled,
+            shared: &shared,
+        };
+        let taken = take(&shared, wanted).await;
+        timing.outcome = match &taken {
+            Ok(Taken::Guard(_)) => Outcome::Granted,
+            Ok(Taken::Settled(_)) => Outcome::Settled,
+            Err(error) => Outcome::of(error),
+        };
+        taken
+    }
+
+    pub(crate) fn mode(self, mode: Mode) -> Self {
+        self.refine(|wanted| {
+            wanted.mode = mode;
+            Ok(())
+        })
+    }
+
+    pub(crate) const fn client(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(crate) fn name(&self) -> Result<LockName> {
+        self.wanted
+            .as_ref()
+            .map(|wanted| wanted.name.clone())
+            .map_err(Error::clone)
+    }
+}
+
+/// What taking a lock led to.
+pub(crate) enum Taken {
+    Guard(Guard),
+    Settled(Bytes),
+}
+
+async fn take(shared: &Arc<Shared>, wanted: Wanted) -> Result<Taken> {
+    let wait = wanted.wait;
+    let mut pending = Pending::new(shared.clone(), Arc::new(wanted.into_claim(shared)?));
+    loop {
+        match obtain(&mut pending, wait).await? {
+            Obtained::Settled(outcome) => return Ok(Taken::Settled(outcome)),
+            Obtained::Grant(grant) => match Guard::new(pending, grant) {
+                Ok(guard) => return Ok(Taken::Guard(guard)),
+                // It expired between one look at the clock and the next.
+                Err(unlucky) => pending = unlucky,
+            },
+        }
+    }
+}
+
+/// Counts one acquire, also if it is cancelled.
+struct Timing<'a> {
+    shared: &'a Shared,
+    start: BootInstant,
+    outcome: Outcome,
+}
+
+impl Drop for Timing<'_> {
+    fn drop(&mut self) {
+        let waited = self.shared.clock.now().saturating_since(self.start);
+        self.shared.meters.acquired(self.outcome, waited);
     }
 }
 

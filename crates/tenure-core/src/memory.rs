@@ -249,6 +249,13 @@ impl Backend for Memory {
         })
     }
 
+    async fn forget(&self, name: &LockName) -> Answer<bool> {
+        Ok(self.verb(name, |queue, now| Step {
+            answer: queue.forget(now),
+            notices: Vec::new(),
+        }))
+    }
+
     async fn inspect(&self, name: &LockName) -> Answer<LockState> {
         Ok(self.with_store(|store, now, _| match store.locks.get(name) {
             Some(queue) => queue.inspect(now, name.clone()),

@@ -52,6 +52,7 @@ impl Pending {
     /// # Cancel safety
     /// The request is finished by the clean-up.
     pub(crate) async fn attempt(&mut self, line: Line) -> Answer<Attempt> {
+        self.shared.meters.attempted();
         let (backend, claim) = (self.shared.backend.clone(), self.claim.clone());
         let request = self
             .in_flight

@@ -383,6 +383,12 @@ impl Queue {
         }
     }
 
+    /// Forgets the record of a settled do-once; answers whether there was one.
+    pub fn forget(&mut self, now: Now) -> bool {
+        self.forget_expired(now);
+        self.record.take().is_some()
+    }
+
     /// Takes the lock away from its holders, or the one with `token`: see [`Backend::evict`](crate::Backend::evict).
     pub fn evict(
         &mut self,

@@ -47,6 +47,7 @@ pub(crate) async fn obtain(pending: &mut Pending, wait: Wait) -> Result<Obtained
         Wait::ForEver => BootInstant::NEVER,
     };
     let mut trouble: Option<Trouble> = None;
+    let mut standing = None;
     loop {
         let sent = clock.now();
         let is_last = sent >= deadline;
@@ -73,6 +74,7 @@ pub(crate) async fn obtain(pending: &mut Pending, wait: Wait) -> Result<Obtained
             Ok(Attempt::Busy(busy)) if is_last => return Err(too_late(pending, wait, start, busy)),
             Ok(Attempt::Busy(busy)) => {
                 trouble = None;
+                standing.get_or_insert_with(|| shared.meters.waiting());
                 let look_at = (clock.now() + busy.wake.at_latest).min(deadline);
                 let signal = async {
                     match busy.wake.signal {
