@@ -12,11 +12,7 @@ struct Need {
     why: &'static str,
 }
 
-const NEEDS: &[Need] = &[Need {
-    program: "cc",
-    package: "gcc",
-    why: "LMDB and ring are C",
-}];
+const NEEDS: &[Need] = &[Need { program: "cc", package: "gcc", why: "LMDB and ring are C" }];
 
 /// Installs what is missing, or says what is.
 pub(crate) fn run() -> Result<(), String> {
@@ -25,45 +21,27 @@ pub(crate) fn run() -> Result<(), String> {
         return Ok(());
     }
     for need in &missing {
-        eprintln!(
-            "xtask: {} is missing ({}): Debian package {}",
-            need.program, need.why, need.package
-        );
+        eprintln!("xtask: {} is missing ({}): Debian package {}", need.program, need.why, need.package);
     }
     let packages: Vec<&str> = missing.iter().map(|need| need.package).collect();
     install(&packages)
 }
 
 fn install(packages: &[&str]) -> Result<(), String> {
-    let by_hand = format!(
-        "install by hand, then try again: apt-get install {}",
-        packages.join(" ")
-    );
+    let by_hand = format!("install by hand, then try again: apt-get install {}", packages.join(" "));
     if !is_on_path("apt-get") {
         return Err(format!("this is not Debian; {by_hand}"));
     }
-    let is_root = Command::new("id")
-        .arg("-u")
-        .output()
-        .is_ok_and(|o| o.stdout.trim_ascii() == b"0");
-    let may_sudo = || {
-        Command::new("sudo")
-            .args(["-n", "true"])
-            .output()
-            .is_ok_and(|o| o.status.success())
-    };
+    let is_root = Command::new("id").arg("-u").output().is_ok_and(|o| o.stdout.trim_ascii() == b"0");
+    let may_sudo = || Command::new("sudo").args(["-n", "true"]).output().is_ok_and(|o| o.status.success());
     let prefix: &[&str] = match (is_root, is_root || may_sudo()) {
         (true, _) => &[],
         (false, true) => &["sudo", "-n"],
         (false, false) => return Err(format!("not allowed to install; {by_hand}")),
     };
     let apt = |arguments: &[&str]| {
-        let words: Vec<&str> = [
-            prefix,
-            &["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"],
-            arguments,
-        ]
-        .concat();
+        let words: Vec<&str> =
+            [prefix, &["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"], arguments].concat();
         steps::run(words[0], &words[1..], &[])
     };
     apt(&["update"])?;
@@ -77,6 +55,5 @@ fn is_on_path(program: &str) -> bool {
 
 fn is_executable(file: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
-    file.metadata()
-        .is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
+    file.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
 }

@@ -4,21 +4,14 @@ use std::process::Command;
 
 /// Runs one command in the workspace root and prints it first.
 pub(crate) fn run(program: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Result<(), String> {
-    let shown: Vec<String> = environment
-        .iter()
-        .map(|(name, value)| format!("{name}={value:?} "))
-        .collect();
+    let shown: Vec<String> = environment.iter().map(|(name, value)| format!("{name}={value:?} ")).collect();
     eprintln!("$ {}{program} {}", shown.concat(), arguments.join(" "));
     let status = Command::new(program)
         .args(arguments)
         .envs(environment.iter().copied())
         .status()
         .map_err(|error| format!("{program} could not be started: {error}"))?;
-    if status.success() {
-        Ok(())
-    } else {
-        Err(format!("{program} {} failed: {status}", arguments.join(" ")))
-    }
+    if status.success() { Ok(()) } else { Err(format!("{program} {} failed: {status}", arguments.join(" "))) }
 }
 
 fn cargo(arguments: &[&str]) -> Result<(), String> {
@@ -29,29 +22,15 @@ fn cargo(arguments: &[&str]) -> Result<(), String> {
 pub(crate) fn test() -> Result<(), String> {
     cargo(&["fmt", "--all", "--check"])?;
     // Per feature set: what a user compiles must compile alone, without what another crate switches on.
-    cargo(&[
-        "clippy",
-        "--workspace",
-        "--all-targets",
-        "--all-features",
-        "--",
-        "-D",
-        "warnings",
-    ])?;
-    run(
-        "cargo",
-        &["doc", "--workspace", "--no-deps", "--all-features"],
-        &[("RUSTDOCFLAGS", "-D warnings")],
-    )?;
+    cargo(&["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"])?;
+    run("cargo", &["doc", "--workspace", "--no-deps", "--all-features"], &[("RUSTDOCFLAGS", "-D warnings")])?;
     cargo(&["test", "--workspace", "--all-features"])
 }
 
 /// Licences, bans and sources.
 pub(crate) fn audit() -> Result<(), String> {
-    let is_installed = Command::new("cargo")
-        .args(["deny", "--version"])
-        .output()
-        .is_ok_and(|o| o.status.success());
+    let is_installed =
+        Command::new("cargo").args(["deny", "--version"]).output().is_ok_and(|o| o.status.success());
     if !is_installed {
         cargo(&["install", "--locked", "cargo-deny"])?;
     }

@@ -51,9 +51,6 @@ async fn main() -> tenure_core::Result<()> {
         "acquire+release: {:.0} per second ({nanos:.0} ns each), best of {ROUNDS} rounds of {OPERATIONS}",
         1e9 / nanos
     );
-    println!(
-        "allocations per acquire+release: {:.1}",
-        allocations as f64 / OPERATIONS as f64
-    );
+    println!("allocations per acquire+release: {:.1}", allocations as f64 / OPERATIONS as f64);
     Ok(())
 }

@@ -135,16 +135,7 @@ pub struct Capabilities {
 impl Capabilities {
     /// A store that can do everything, with a line of its own.
     pub const fn full(fence: Fence, line_ttl: Duration, first_ttl: Duration) -> Self {
-        Self {
-            shared: true,
-            permits: true,
-            once: true,
-            fifo: true,
-            detach: true,
-            fence,
-            line_ttl,
-            first_ttl,
-        }
+        Self { shared: true, permits: true, once: true, fifo: true, detach: true, fence, line_ttl, first_ttl }
     }
 
     /// Whether `mode` is among them.
@@ -343,13 +334,7 @@ pub struct LockState {
 impl LockState {
     /// A lock nobody holds or waits for.
     pub const fn free(name: LockName) -> Self {
-        Self {
-            name,
-            token: None,
-            holders: Vec::new(),
-            waiters: Vec::new(),
-            settled_for: None,
-        }
+        Self { name, token: None, holders: Vec::new(), waiters: Vec::new(), settled_for: None }
     }
 
     /// Whether anyone holds it.
@@ -447,10 +432,7 @@ pub enum RefusalKind {
 impl StoreError {
     /// Nothing changed, for this reason.
     pub fn refused(kind: RefusalKind, message: impl Into<String>) -> Self {
-        Self::Refused(Refusal {
-            kind,
-            message: message.into(),
-        })
+        Self::Refused(Refusal { kind, message: message.into() })
     }
 
     /// Anything may have happened.

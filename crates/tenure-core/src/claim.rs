@@ -86,9 +86,10 @@ impl ClaimId {
     /// Eight hexadecimal digits that tell claims apart in tables and logs and give nothing of the id away.
     pub fn fingerprint(&self) -> String {
         // FNV-1a, folded to 32 bits: 96 of the id's 128 bits stay unknown to whoever reads it.
-        let hash = self.0.iter().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| {
-            (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3)
-        });
+        let hash = self
+            .0
+            .iter()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3));
         format!("{:08x}", (hash >> 32) ^ (hash & 0xffff_ffff))
     }
 }

@@ -9,9 +9,11 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
+use crate::all::All;
 use crate::backend::{Backend, Capabilities, Eviction, LockPage, LockState, RefusalKind, Trail, Why};
 use crate::claim::{Claim, Label, Reason};
 use crate::clock::{Clock, SystemClock, sleep_until};
+use crate::election::Election;
 use crate::entropy::{Entropy, SystemEntropy};
 use crate::error::{Error, Result};
 use crate::keeper::Keeper;
@@ -57,10 +59,7 @@ pub struct Seams {
 
 impl Default for Seams {
     fn default() -> Self {
-        Self {
-            clock: Arc::new(SystemClock),
-            entropy: Arc::new(SystemEntropy),
-        }
+        Self { clock: Arc::new(SystemClock), entropy: Arc::new(SystemEntropy) }
     }
 }
 
@@ -100,15 +99,22 @@ impl Locks {
             is_closed: AtomicBool::new(false),
             closing: Notify::new(),
         };
-        Self {
-            shared: Arc::new(shared),
-            namespace: None,
-        }
+        Self { shared: Arc::new(shared), namespace: None }
     }
 
     /// The lock called `name`, in this client's namespace.
     pub fn lock(&self, name: impl IntoLockName) -> Lock {
         Lock::new(self.shared.clone(), self.name(name))
+    }
+
+    /// The locks of these names as one: all of them are taken, or none.
+    pub fn all<N: IntoLockName>(&self, names: impl IntoIterator<Item = N>) -> All {
+        All::new(names.into_iter().map(|name| self.lock(name)))
+    }
+
+    /// The election called `name`, in this client's namespace.
+    pub fn election(&self, name: impl IntoLockName) -> Election {
+        Election::new(self.clone(), self.lock(name))
     }
 
     /// The thing called `name`, to be done once, in this client's namespace.
@@ -131,10 +137,7 @@ impl Locks {
     /// [`Error::Refused`] if `prefix` is not a valid name.
     pub fn namespace(&self, prefix: impl IntoLockName) -> Result<Self> {
         let prefix = self.name(prefix)?;
-        Ok(Self {
-            shared: self.shared.clone(),
-            namespace: Some(prefix.as_str().into()),
-        })
+        Ok(Self { shared: self.shared.clone(), namespace: Some(prefix.as_str().into()) })
     }
 
     /// Who holds `name` and who waits for it, as of now.
@@ -179,11 +182,7 @@ impl Locks {
         let name = self.name(name)?;
         let reason = Reason::new(reason)
             .map_err(|invalid| Error::refused(Some(&name), RefusalKind::Limit, invalid.to_string()))?;
-        let answer = self
-            .shared
-            .backend
-            .evict(&name, &Eviction { token, force, reason })
-            .await;
+        let answer = self.shared.backend.evict(&name, &Eviction { token, force, reason }).await;
         answer.map_err(|error| Error::from_store(Some(&name), &self.shared.store, error))
     }
 
@@ -237,6 +236,11 @@ impl Locks {
                 }
             }
         }
+    }
+
+    /// The same client without its namespace: for names that are whole.
+    pub(crate) fn root(&self) -> Self {
+        Self { shared: self.shared.clone(), namespace: None }
     }
 
     pub(crate) const fn shared(&self) -> &Arc<Shared> {
@@ -320,8 +324,6 @@ impl Shared {
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared")
-            .field("store", &self.store)
-            .finish_non_exhaustive()
+        f.debug_struct("Shared").field("store", &self.store).finish_non_exhaustive()
     }
 }

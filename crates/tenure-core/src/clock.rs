@@ -41,20 +41,14 @@ impl BootInstant {
 impl Add<Duration> for BootInstant {
     type Output = Self;
     fn add(self, duration: Duration) -> Self {
-        Self(
-            self.0
-                .saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)),
-        )
+        Self(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
     }
 }
 
 impl Sub<Duration> for BootInstant {
     type Output = Self;
     fn sub(self, duration: Duration) -> Self {
-        Self(
-            self.0
-                .saturating_sub(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)),
-        )
+        Self(self.0.saturating_sub(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
     }
 }
 
@@ -95,11 +89,7 @@ pub struct Alarm {
 /// # Cancel safety
 /// Dropping the future takes the alarm back.
 pub fn sleep_until(clock: Arc<dyn Clock>, at: BootInstant) -> Sleep {
-    Sleep {
-        clock,
-        at,
-        alarm: None,
-    }
+    Sleep { clock, at, alarm: None }
 }
 
 /// The future of [`sleep_until`].
@@ -115,10 +105,7 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let set_for_this_waker = self
-            .alarm
-            .as_ref()
-            .is_some_and(|(_, waker)| waker.will_wake(cx.waker()));
+        let set_for_this_waker = self.alarm.as_ref().is_some_and(|(_, waker)| waker.will_wake(cx.waker()));
         if self.clock.now() >= self.at {
             self.disarm();
             return Poll::Ready(());
@@ -164,10 +151,7 @@ impl Clock for SystemClock {
     fn wake_at(&self, at: BootInstant, waker: Waker) -> Alarm {
         BELL.with(|bells| {
             bells.serial += 1;
-            let alarm = Alarm {
-                at,
-                serial: bells.serial,
-            };
+            let alarm = Alarm { at, serial: bells.serial };
             bells.alarms.insert(alarm, waker);
             // Alarms that were taken back leave the timer as it is: one idle wake-up costs less than a system call
             // on every release.
@@ -194,11 +178,7 @@ static BELL: LazyLock<Bell> = LazyLock::new(|| {
         .spawn(|| BELL.ring_for_ever())
         .expect("the process may start one more thread");
     Bell {
-        bells: Mutex::new(Bells {
-            alarms: BTreeMap::new(),
-            armed_for: BootInstant::NEVER,
-            serial: 0,
-        }),
+        bells: Mutex::new(Bells { alarms: BTreeMap::new(), armed_for: BootInstant::NEVER, serial: 0 }),
         timer: platform::Timer::new(),
     }
 });
@@ -228,10 +208,8 @@ impl Bell {
                 while let Some(first) = bells.alarms.first_entry().filter(|e| e.key().at <= now) {
                     due.push(first.remove());
                 }
-                bells.armed_for = bells
-                    .alarms
-                    .first_key_value()
-                    .map_or(BootInstant::NEVER, |(alarm, _)| alarm.at);
+                bells.armed_for =
+                    bells.alarms.first_key_value().map_or(BootInstant::NEVER, |(alarm, _)| alarm.at);
                 if due.is_empty() {
                     self.timer.arm(bells.armed_for);
                 }
@@ -273,22 +251,12 @@ mod platform {
         }
 
         pub(super) fn arm(&self, at: BootInstant) {
-            let nanos = if at == BootInstant::NEVER {
-                0
-            } else {
-                at.as_nanos().max(1)
-            };
+            let nanos = if at == BootInstant::NEVER { 0 } else { at.as_nanos().max(1) };
             let value = Timespec {
                 tv_sec: (nanos / 1_000_000_000).try_into().unwrap_or(i64::MAX),
                 tv_nsec: (nanos % 1_000_000_000).try_into().expect("below a second"),
             };
-            let spec = Itimerspec {
-                it_interval: Timespec {
-                    tv_sec: 0,
-                    tv_nsec: 0,
-                },
-                it_value: value,
-            };
+            let spec = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
             timerfd_settime(&self.0, TimerfdTimerFlags::ABSTIME, &spec).expect("the timer takes any moment");
         }
 
@@ -325,10 +293,7 @@ mod platform {
 
     impl Timer {
         pub(super) fn new() -> Self {
-            Self {
-                at: Mutex::new(BootInstant::NEVER),
-                changed: Condvar::new(),
-            }
+            Self { at: Mutex::new(BootInstant::NEVER), changed: Condvar::new() }
         }
 
         pub(super) fn arm(&self, at: BootInstant) {
@@ -373,10 +338,7 @@ mod tests {
         let (sender, rung) = mpsc::channel();
         let start = SystemClock.now();
         let alarm = |i: usize, ms: u64| {
-            SystemClock.wake_at(
-                start + Duration::from_millis(ms),
-                Arc::new(Note(i, sender.clone())).into(),
-            )
+            SystemClock.wake_at(start + Duration::from_millis(ms), Arc::new(Note(i, sender.clone())).into())
         };
         let _late = alarm(3, 40);
         let cancelled = alarm(2, 20);

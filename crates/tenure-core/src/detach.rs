@@ -64,10 +64,7 @@ impl fmt::Display for DetachedClaim {
 
 impl fmt::Debug for DetachedClaim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DetachedClaim")
-            .field("claim", &self.claim)
-            .field("token", &self.token)
-            .finish()
+        f.debug_struct("DetachedClaim").field("claim", &self.claim).field("token", &self.token).finish()
     }
 }
 
@@ -79,17 +76,13 @@ pub struct InvalidDetachedClaim;
 impl FromStr for DetachedClaim {
     type Err = InvalidDetachedClaim;
     fn from_str(text: &str) -> Result<Self, InvalidDetachedClaim> {
-        let hex = text
-            .trim()
-            .strip_prefix(TEXT_PREFIX)
-            .ok_or(InvalidDetachedClaim)?;
+        let hex = text.trim().strip_prefix(TEXT_PREFIX).ok_or(InvalidDetachedClaim)?;
         if hex.len() % 2 != 0 || !hex.bytes().all(|b| b.is_ascii_hexdigit()) {
             return Err(InvalidDetachedClaim);
         }
         let digits = hex.as_bytes().chunks_exact(2);
-        let bytes: Option<Vec<u8>> = digits
-            .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
-            .collect();
+        let bytes: Option<Vec<u8>> =
+            digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect();
         postcard::from_bytes(&bytes.ok_or(InvalidDetachedClaim)?).map_err(|_| InvalidDetachedClaim)
     }
 }
@@ -108,22 +101,12 @@ impl Guard {
         let mut pending = self.end().map_err(|why| self.lost_error(why))?;
         let shared = pending.shared.clone();
         if !shared.backend.capabilities().detach {
-            let message = format!(
-                "claims on {} end with their process and cannot be detached",
-                shared.store
-            );
-            return Err(Error::refused(
-                Some(self.name()),
-                RefusalKind::Unsupported,
-                message,
-            ));
+            let message = format!("claims on {} end with their process and cannot be detached", shared.store);
+            return Err(Error::refused(Some(self.name()), RefusalKind::Unsupported, message));
         }
         if pending.claim.tie == Tie::Process {
             // The attempt of a claim that holds re-arms it, and tells the store its new tie.
-            pending.claim = Arc::new(Claim {
-                tie: Tie::Ttl,
-                ..Claim::clone(&pending.claim)
-            });
+            pending.claim = Arc::new(Claim { tie: Tie::Ttl, ..Claim::clone(&pending.claim) });
             match pending.attempt(Line::Pass).await {
                 Ok(Attempt::Granted(grant)) if grant.token == self.token() => {}
                 Ok(_) => return Err(self.lost_error(Why::Gone)),
@@ -132,10 +115,7 @@ impl Guard {
         }
         let claim = Claim::clone(&pending.claim);
         pending.dismiss();
-        Ok(DetachedClaim {
-            claim,
-            token: self.token(),
-        })
+        Ok(DetachedClaim { claim, token: self.token() })
     }
 }
 
@@ -165,19 +145,10 @@ impl Locks {
         let answer = shared.backend.renew(std::slice::from_ref(&claim)).await.pop();
         match answer.unwrap_or_else(|| Err(StoreError::unknown("nothing"))) {
             Ok(Renewal::Renewed { ttl }) => {
-                let grant = Grant {
-                    token,
-                    ttl,
-                    since,
-                    revoked: None,
-                };
+                let grant = Grant { token, ttl, since, revoked: None };
                 Guard::new(Pending::held(shared.clone(), claim), grant).map_err(|mut pending| {
                     pending.dismiss();
-                    Error::Lost {
-                        lock,
-                        token,
-                        why: Why::Expired,
-                    }
+                    Error::Lost { lock, token, why: Why::Expired }
                 })
             }
             Ok(Renewal::Lost(why)) => Err(Error::Lost { lock, token, why }),

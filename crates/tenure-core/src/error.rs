@@ -89,34 +89,20 @@ impl Error {
     }
 
     pub(crate) fn busy(lock: &LockName, busy: Option<Busy>) -> Self {
-        Self::Busy {
-            lock: lock.clone(),
-            holder: busy.and_then(|busy| busy.holder).map(Box::new),
-        }
+        Self::Busy { lock: lock.clone(), holder: busy.and_then(|busy| busy.holder).map(Box::new) }
     }
 
     pub(crate) fn from_store(lock: Option<&LockName>, store: &Arc<str>, cause: StoreError) -> Self {
         match cause {
-            StoreError::Refused(refusal) if refusal.kind != RefusalKind::Unavailable => Self::Refused {
-                lock: lock.cloned(),
-                refusal,
-            },
-            cause => Self::Unavailable {
-                lock: lock.cloned(),
-                store: store.clone(),
-                cause,
-            },
+            StoreError::Refused(refusal) if refusal.kind != RefusalKind::Unavailable => {
+                Self::Refused { lock: lock.cloned(), refusal }
+            }
+            cause => Self::Unavailable { lock: lock.cloned(), store: store.clone(), cause },
         }
     }
 
     pub(crate) fn refused(lock: Option<&LockName>, kind: RefusalKind, message: impl Into<String>) -> Self {
-        Self::Refused {
-            lock: lock.cloned(),
-            refusal: Refusal {
-                kind,
-                message: message.into(),
-            },
-        }
+        Self::Refused { lock: lock.cloned(), refusal: Refusal { kind, message: message.into() } }
     }
 }
 
@@ -153,9 +139,5 @@ impl fmt::Display for For<'_> {
 /// `duration` to three digits or so: people read it.
 fn coarse(duration: Duration) -> String {
     let millis = duration.as_millis();
-    if millis < 10_000 {
-        format!("{millis}ms")
-    } else {
-        format!("{}s", millis / 1000)
-    }
+    if millis < 10_000 { format!("{millis}ms") } else { format!("{}s", millis / 1000) }
 }

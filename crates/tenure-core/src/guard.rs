@@ -31,10 +31,7 @@ impl Guard {
     /// Takes over a grant; gives `pending` back if the grant is worth nothing any more.
     pub(crate) fn new(pending: Pending, grant: Grant) -> Result<Self, Pending> {
         match Hold::begin(&pending.shared, pending.claim.clone(), grant, pending.trail()) {
-            Some(hold) => Ok(Self {
-                lease: Lease { hold },
-                pending: Some(pending),
-            }),
+            Some(hold) => Ok(Self { lease: Lease { hold }, pending: Some(pending) }),
             None => Err(pending),
         }
     }
@@ -107,19 +104,11 @@ impl Guard {
 
     /// The client that took the lock.
     pub(crate) fn client(&self) -> &Arc<Shared> {
-        &self
-            .pending
-            .as_ref()
-            .expect("a guard has a client until it is ended")
-            .shared
+        &self.pending.as_ref().expect("a guard has a client until it is ended").shared
     }
 
     pub(crate) fn lost_error(&self, why: Why) -> Error {
-        Error::Lost {
-            lock: self.name().clone(),
-            token: self.token(),
-            why,
-        }
+        Error::Lost { lock: self.name().clone(), token: self.token(), why }
     }
 }
 
@@ -141,5 +130,21 @@ impl Drop for Guard {
 impl std::fmt::Debug for Guard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Guard").field(&self.lease).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guards_and_leases_go_anywhere() {
+        fn goes_anywhere<T: Send + Sync + 'static>() {}
+        goes_anywhere::<Guard>();
+        goes_anywhere::<Lease>();
+        goes_anywhere::<crate::Lock>();
+        goes_anywhere::<crate::Locks>();
+        goes_anywhere::<crate::AllGuard>();
+        goes_anywhere::<Error>();
     }
 }

@@ -84,10 +84,7 @@ async fn sort(shared: Arc<Shared>) {
             }
             std::mem::take(&mut state.rung)
         };
-        let due: Vec<_> = rung
-            .into_iter()
-            .filter(|hold| hold.due() == Due::Renewal)
-            .collect();
+        let due: Vec<_> = rung.into_iter().filter(|hold| hold.due() == Due::Renewal).collect();
         let mut state = shared.keeper.state();
         for hold in due {
             let number = hold.lane;
@@ -121,11 +118,7 @@ async fn renew_lane(shared: Arc<Shared>, number: u32) {
 
 async fn renew(shared: &Arc<Shared>, batch: &[Arc<Hold>]) {
     let claims: Vec<Arc<Claim>> = batch.iter().map(|hold| hold.claim.clone()).collect();
-    let patience = batch
-        .iter()
-        .map(|hold| hold.answer_within())
-        .min()
-        .unwrap_or_default();
+    let patience = batch.iter().map(|hold| hold.answer_within()).min().unwrap_or_default();
     let sent = shared.clock.now();
     let answers = tokio::select! {
         answers = shared.backend.renew(&claims) => answers,
@@ -137,12 +130,10 @@ async fn renew(shared: &Arc<Shared>, batch: &[Arc<Hold>]) {
             Some(Ok(Renewal::Renewed { ttl })) => hold.renewed(sent, ttl),
             Some(Ok(Renewal::Lost(why))) => hold.lose(why),
             Some(Err(error)) => retry(shared, hold, patience, &error),
-            None => retry(
-                shared,
-                hold,
-                patience,
-                &StoreError::unknown(format!("nothing within {patience:?}")),
-            ),
+            None => {
+                let error = StoreError::unknown(format!("nothing within {patience:?}"));
+                retry(shared, hold, patience, &error);
+            }
         }
     }
 }

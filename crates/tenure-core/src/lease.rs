@@ -97,9 +97,7 @@ impl Lease {
     /// The moment until which the lease is valid without another renewal; in the past once it ended.
     pub fn valid_until(&self) -> BootInstant {
         let vital = self.hold.vital();
-        vital
-            .valid_until
-            .min(vital.ended_at.unwrap_or(BootInstant::NEVER))
+        vital.valid_until.min(vital.ended_at.unwrap_or(BootInstant::NEVER))
     }
 
     /// Completes when the lease is lost, no later than its validity ends, and tells why. Never completes if it is
@@ -239,11 +237,7 @@ impl Hold {
             return;
         }
         let is_due = self.clock.now() >= vital.renew_at;
-        let at = if is_due {
-            vital.valid_until
-        } else {
-            vital.renew_at.min(vital.valid_until)
-        };
+        let at = if is_due { vital.valid_until } else { vital.renew_at.min(vital.valid_until) };
         if let Some(alarm) = vital.alarm.take() {
             self.clock.cancel(alarm);
         }
@@ -362,11 +356,7 @@ impl Hold {
     pub(crate) fn due(self: &Arc<Self>) -> Due {
         self.poll_revoked();
         let vital = self.vital();
-        if vital.end.is_none() && self.clock.now() >= vital.renew_at {
-            Due::Renewal
-        } else {
-            Due::Nothing
-        }
+        if vital.end.is_none() && self.clock.now() >= vital.renew_at { Due::Renewal } else { Due::Nothing }
     }
 
     /// The longest that an answer to a renewal is worth waiting for.
@@ -409,12 +399,7 @@ impl Wake for Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let alarm = self
-            .vital
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner)
-            .alarm
-            .take();
+        let alarm = self.vital.get_mut().unwrap_or_else(PoisonError::into_inner).alarm.take();
         if let Some(alarm) = alarm {
             self.clock.cancel(alarm);
         }
@@ -450,11 +435,7 @@ mod tests {
                 assert!(at <= since + ttl / 3 && at > since + ttl / 4, "{ttl:?}");
                 moments.insert(at);
             }
-            assert!(
-                moments.len() <= 50,
-                "{} batches for 1000 leases over one ttl",
-                moments.len()
-            );
+            assert!(moments.len() <= 50, "{} batches for 1000 leases over one ttl", moments.len());
         }
     }
 }

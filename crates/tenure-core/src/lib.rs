@@ -13,6 +13,9 @@
 //! | many readers or one writer | [`.shared()`](Lock::shared) for the readers |
 //! | at most *n* at a time | [`.permits(1, n)`](Lock::permits) |
 //! | do a thing once, and share its result | [`once(name).run(…)`](DoOnce::run) |
+//! | several locks as one | [`all([…])`](Locks::all) |
+//! | one leader, and everybody sees who | [`election(name)`](Locks::election) |
+//! | any of these without async | [`blocking`] |
 //! | hand the lock to another process | [`Guard::detach`], [`Locks::adopt`] |
 //!
 //! # What is promised
@@ -29,11 +32,14 @@
 
 #![forbid(unsafe_code)]
 
+mod all;
 mod backend;
+pub mod blocking;
 mod claim;
 mod client;
 pub mod clock;
 mod detach;
+mod election;
 mod entropy;
 mod error;
 mod guard;
@@ -53,6 +59,7 @@ mod waiting;
 pub use async_trait::async_trait;
 pub use bytes::Bytes;
 
+pub use all::{All, AllGuard};
 pub use backend::{
     Answer, Attempt, Backend, BoxFuture, Busy, Capabilities, Eviction, Fence, Grant, Holder, Line, LockPage,
     LockState, Refusal, RefusalKind, Released, Renewal, Settled, StoreError, Trail, Waiter, Wake, Why,
@@ -63,6 +70,7 @@ pub use claim::{
 pub use client::{Locks, Seams};
 pub use clock::{BootInstant, Clock};
 pub use detach::{DetachedClaim, InvalidDetachedClaim};
+pub use election::{Election, Leadership, Observation};
 pub use entropy::{Entropy, SystemEntropy};
 pub use error::{Error, Result};
 pub use guard::Guard;

@@ -69,22 +69,14 @@ impl Lock {
     /// It is renewed every third of that while it is held, so this is not how long the work may take. It is how long
     /// the others wait when this process dies, and how long the store may be silent before the lock is lost.
     pub fn ttl(self, ttl: Duration) -> Self {
-        self.refine(|wanted| {
-            Ttl::new(ttl)
-                .map(|ttl| wanted.ttl = ttl)
-                .map_err(|invalid| invalid.to_string())
-        })
+        self.refine(|wanted| Ttl::new(ttl).map(|ttl| wanted.ttl = ttl).map_err(|invalid| invalid.to_string()))
     }
 
     /// How long to wait for the lock: for ever if not said. With zero, as [`try_acquire`](Self::try_acquire) does but
     /// with an error.
     pub fn wait(self, wait: Duration) -> Self {
         self.refine(|wanted| {
-            wanted.wait = if wait.is_zero() {
-                Wait::No
-            } else {
-                Wait::AtMost(wait)
-            };
+            wanted.wait = if wait.is_zero() { Wait::No } else { Wait::AtMost(wait) };
             Ok(())
         })
     }
@@ -154,10 +146,8 @@ impl Lock {
         match self.take().await? {
             Taken::Guard(guard) => Ok(guard),
             Taken::Settled(outcome) => {
-                let message = format!(
-                    "the store answered with a record of {} bytes, as to a do-once",
-                    outcome.len()
-                );
+                let message =
+                    format!("the store answered with a record of {} bytes, as to a do-once", outcome.len());
                 Err(Error::refused(None, RefusalKind::Configuration, message))
             }
         }
@@ -269,11 +259,7 @@ impl Lock {
     /// Waits for the lock and takes it, or the record in its place.
     pub(crate) async fn take(self) -> Result<Taken> {
         let (shared, wanted) = (self.shared, self.wanted?);
-        let mut timing = Timing {
-            start: shared.clock.now(),
-            outcome: Outcome::Cancelled,
-            shared: &shared,
-        };
+        let mut timing = Timing { start: shared.clock.now(), outcome: Outcome::Cancelled, shared: &shared };
         let taken = take(&shared, wanted).await;
         timing.outcome = match &taken {
             Ok(Taken::Guard(_)) => Outcome::Granted,
@@ -295,10 +281,7 @@ impl Lock {
     }
 
     pub(crate) fn name(&self) -> Result<LockName> {
-        self.wanted
-            .as_ref()
-            .map(|wanted| wanted.name.clone())
-            .map_err(Error::clone)
+        self.wanted.as_ref().map(|wanted| wanted.name.clone()).map_err(Error::clone)
     }
 }
 
@@ -346,11 +329,7 @@ impl Wanted {
         let capabilities = shared.backend.capabilities();
         let unsupported = |what: &str| {
             let message = format!("{} does not offer {what}", shared.store);
-            Err(Error::refused(
-                Some(&self.name),
-                RefusalKind::Unsupported,
-                message,
-            ))
+            Err(Error::refused(Some(&self.name), RefusalKind::Unsupported, message))
         };
         if !capabilities.offers(self.mode) {
             return unsupported(&format!("locks of mode {}", self.mode));

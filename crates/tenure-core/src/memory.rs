@@ -48,10 +48,7 @@ struct Listeners<T> {
 
 impl<T> Default for Listeners<T> {
     fn default() -> Self {
-        Self {
-            by_claim: HashMap::new(),
-            sweep_at: 64,
-        }
+        Self { by_claim: HashMap::new(), sweep_at: 64 }
     }
 }
 
@@ -86,11 +83,7 @@ impl Memory {
 
     /// A new, empty store with another clock and other lengths than the usual.
     pub fn with(clock: Arc<dyn Clock>, rules: Rules) -> Self {
-        Self {
-            store: Arc::default(),
-            clock,
-            rules,
-        }
+        Self { store: Arc::default(), clock, rules }
     }
 
     /// The names of the locks that something is stored about, waiters that were given up included.
@@ -105,14 +98,7 @@ impl Memory {
         let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
         let at = self.clock.now();
         let token_floor = self.clock.unix_micros().max(store.last_token + 1);
-        f(
-            &mut store,
-            Now {
-                micros: at.as_nanos() / 1000,
-                token_floor,
-            },
-            at,
-        )
+        f(&mut store, Now { micros: at.as_nanos() / 1000, token_floor }, at)
     }
 
     /// Runs one verb on the queue of `name`, tells the waiters, and forgets the lock if nothing is left of it.
@@ -155,12 +141,7 @@ impl Store {
                 Err(_) => std::future::pending().await,
             }
         };
-        Grant {
-            token,
-            ttl,
-            since,
-            revoked: Some(Box::pin(revoked)),
-        }
+        Grant { token, ttl, since, revoked: Some(Box::pin(revoked)) }
     }
 }
 
@@ -188,24 +169,14 @@ impl Backend for Memory {
         self.with_store(|store, now, at| {
             let attempted = store.verb(&claim.name, now, at, |queue, now| {
                 match queue.attempt(now, &self.rules, claim, None, line) {
-                    Ok(Step { answer, notices }) => Step {
-                        answer: Ok(answer),
-                        notices,
-                    },
-                    Err(refusal) => Step {
-                        answer: Err(refusal),
-                        notices: Vec::new(),
-                    },
+                    Ok(Step { answer, notices }) => Step { answer: Ok(answer), notices },
+                    Err(refusal) => Step { answer: Err(refusal), notices: Vec::new() },
                 }
             })?;
             Ok(match attempted {
                 Attempted::Granted { token, ttl } => Attempt::Granted(store.grant(claim.id, token, ttl, at)),
                 Attempted::Settled(outcome) => Attempt::Settled(outcome.into()),
-                Attempted::Busy {
-                    holder,
-                    ahead,
-                    at_latest,
-                } => {
+                Attempted::Busy { holder, ahead, at_latest } => {
                     let signal = ahead.map(|_| {
                         let told = store.waiting.listen(claim.id);
                         let signal: BoxFuture<'static, _> = Box::pin(async { told.await.unwrap_or(None) });
@@ -214,11 +185,7 @@ impl Backend for Memory {
                     if ahead.is_none() {
                         store.waiting.forget(claim.id);
                     }
-                    Attempt::Busy(Busy {
-                        holder,
-                        ahead,
-                        wake: Wake { at_latest, signal },
-                    })
+                    Attempt::Busy(Busy { holder, ahead, wake: Wake { at_latest, signal } })
                 }
             })
         })
@@ -234,9 +201,8 @@ impl Backend for Memory {
         self.with_store(|store, now, at| {
             store.waiting.forget(claim.id);
             store.holding.forget(claim.id);
-            Ok(store.verb(&claim.name, now, at, |queue, now| {
-                queue.release(now, &self.rules, claim.id, trail)
-            }))
+            Ok(store
+                .verb(&claim.name, now, at, |queue, now| queue.release(now, &self.rules, claim.id, trail)))
         })
     }
 
@@ -250,10 +216,7 @@ impl Backend for Memory {
     }
 
     async fn forget(&self, name: &LockName) -> Answer<bool> {
-        Ok(self.verb(name, |queue, now| Step {
-            answer: queue.forget(now),
-            notices: Vec::new(),
-        }))
+        Ok(self.verb(name, |queue, now| Step { answer: queue.forget(now), notices: Vec::new() }))
     }
 
     async fn inspect(&self, name: &LockName) -> Answer<LockState> {
@@ -270,18 +233,10 @@ impl Backend for Memory {
             let named = store.locks.range((start, Bound::Unbounded));
             let matching =
                 named.filter(|(name, queue)| name.as_str().starts_with(prefix) && !queue.is_idle(now));
-            let locks: Vec<_> = matching
-                .take(limit.max(1))
-                .map(|(name, queue)| queue.inspect(now, name.clone()))
-                .collect();
+            let locks: Vec<_> =
+                matching.take(limit.max(1)).map(|(name, queue)| queue.inspect(now, name.clone())).collect();
             let full = locks.len() == limit.max(1);
-            LockPage {
-                next: locks
-                    .last()
-                    .filter(|_| full)
-                    .map(|last| last.name.as_str().into()),
-                locks,
-            }
+            LockPage { next: locks.last().filter(|_| full).map(|last| last.name.as_str().into()), locks }
         }))
     }
 
@@ -291,12 +246,7 @@ impl Backend for Memory {
                 queue.evict(now, &self.rules, eviction.token, eviction.force, &eviction.reason)
             });
             for Notice { id, .. } in &evicted {
-                store.holding.tell(
-                    *id,
-                    Why::Evicted {
-                        reason: Some(eviction.reason.clone()),
-                    },
-                );
+                store.holding.tell(*id, Why::Evicted { reason: Some(eviction.reason.clone()) });
             }
             Ok(u32::try_from(evicted.len()).unwrap_or(u32::MAX))
         })

@@ -195,16 +195,10 @@ mod tests {
     #[test]
     fn names_are_bounded_and_printable() {
         assert_eq!(LockName::new(""), Err(InvalidName::Empty));
-        assert_eq!(
-            LockName::new("x".repeat(257)),
-            Err(InvalidName::TooLong { bytes: 257 })
-        );
+        assert_eq!(LockName::new("x".repeat(257)), Err(InvalidName::TooLong { bytes: 257 }));
         assert!(LockName::new("x".repeat(256)).is_ok());
         for bad in ["a\nb", "a\0b", "\u{7f}", "a\u{85}"] {
-            assert!(
-                matches!(LockName::new(bad), Err(InvalidName::ControlCharacter { .. })),
-                "{bad:?}"
-            );
+            assert!(matches!(LockName::new(bad), Err(InvalidName::ControlCharacter { .. })), "{bad:?}");
         }
         assert!(LockName::new("{}%*?[]/ \u{1F512}").is_ok());
     }

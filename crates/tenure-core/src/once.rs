@@ -82,19 +82,13 @@ impl DoOnce {
     pub const KEEP_DEFAULT: Duration = Duration::from_secs(24 * 60 * 60);
 
     pub(crate) fn new(lock: Lock) -> Self {
-        Self {
-            lock: lock.mode(Mode::Once).wait(Duration::ZERO),
-            keep: Self::KEEP_DEFAULT,
-        }
+        Self { lock: lock.mode(Mode::Once).wait(Duration::ZERO), keep: Self::KEEP_DEFAULT }
     }
 
     /// How long the lock of a run in progress lives without renewal: 30 s if not said. If the process dies, the next
     /// caller may run it after that time.
     pub fn ttl(self, ttl: Duration) -> Self {
-        Self {
-            lock: self.lock.ttl(ttl),
-            ..self
-        }
+        Self { lock: self.lock.ttl(ttl), ..self }
     }
 
     /// How long the result is kept, and the thing not done again: 24 h if not said.
@@ -104,26 +98,17 @@ impl DoOnce {
 
     /// How long to wait for a run in progress, in order to get its result: not at all if not said.
     pub fn wait(self, wait: Duration) -> Self {
-        Self {
-            lock: self.lock.wait(wait),
-            ..self
-        }
+        Self { lock: self.lock.wait(wait), ..self }
     }
 
     /// Who runs it, for people to read.
     pub fn label(self, label: impl AsRef<str>) -> Self {
-        Self {
-            lock: self.lock.label(label),
-            ..self
-        }
+        Self { lock: self.lock.label(label), ..self }
     }
 
     /// Why, for people to read.
     pub fn reason(self, reason: impl AsRef<str>) -> Self {
-        Self {
-            lock: self.lock.reason(reason),
-            ..self
-        }
+        Self { lock: self.lock.reason(reason), ..self }
     }
 
     /// Runs `work` if nobody has, and records its result; otherwise answers with what is recorded.
@@ -175,12 +160,7 @@ impl DoOnce {
         F: FnOnce(Lease) -> Fut,
         Fut: Future<Output = Result<Bytes, E>>,
     {
-        self.run_with(
-            work,
-            |bytes| Ok(bytes.to_vec()),
-            |bytes| Ok(Bytes::copy_from_slice(bytes)),
-        )
-        .await
+        self.run_with(work, |bytes| Ok(bytes.to_vec()), |bytes| Ok(Bytes::copy_from_slice(bytes))).await
     }
 
     async fn run_with<T, E, F, Fut>(
@@ -203,9 +183,7 @@ impl DoOnce {
                 return Ok(Ok(Once::AlreadyDone(result)));
             }
             Err(Error::Busy { holder, .. } | Error::TimedOut { holder, .. }) => {
-                return Ok(Ok(Once::InProgress {
-                    left: holder.and_then(|holder| holder.expires_in),
-                }));
+                return Ok(Ok(Once::InProgress { left: holder.and_then(|holder| holder.expires_in) }));
             }
             Err(error) => return Err(error),
         };
@@ -229,10 +207,8 @@ impl DoOnce {
         };
         let outcome = encode(&result).map_err(|message| refused(RefusalKind::Configuration, message))?;
         if outcome.len() > OUTCOME_BYTES_MAX {
-            let message = format!(
-                "a result may have {OUTCOME_BYTES_MAX} bytes, this one has {}",
-                outcome.len()
-            );
+            let message =
+                format!("a result may have {OUTCOME_BYTES_MAX} bytes, this one has {}", outcome.len());
             return Err(refused(RefusalKind::Limit, message));
         }
         Ok(Ok(if guard.settle(outcome.into(), self.keep).await {

@@ -5,7 +5,7 @@
 //! is released, on a task that nobody can cancel. [`Locks::close`](crate::Locks::close) waits for those tasks.
 
 use std::future::poll_fn;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::backend::{Answer, Attempt, BoxFuture, Line, Released, StoreError, Trail};
@@ -22,18 +22,13 @@ pub(crate) struct Pending {
     trail: Trail,
     /// Whether the store may know the claim.
     may_be_stored: bool,
-    in_flight: Option<BoxFuture<'static, Answer<Attempt>>>,
+    /// A mutex that is never locked, only owned: it lets a guard be shared between threads, though a request is not.
+    in_flight: Mutex<Option<BoxFuture<'static, Answer<Attempt>>>>,
 }
 
 impl Pending {
     pub(crate) fn new(shared: Arc<Shared>, claim: Arc<Claim>) -> Self {
-        Self {
-            shared,
-            claim,
-            trail: Trail::Clean,
-            may_be_stored: false,
-            in_flight: None,
-        }
+        Self { shared, claim, trail: Trail::Clean, may_be_stored: false, in_flight: Mutex::new(None) }
     }
 
     /// A claim that holds, and has come from elsewhere.
@@ -54,11 +49,10 @@ impl Pending {
     pub(crate) async fn attempt(&mut self, line: Line) -> Answer<Attempt> {
         self.shared.meters.attempted();
         let (backend, claim) = (self.shared.backend.clone(), self.claim.clone());
-        let request = self
-            .in_flight
+        let request = in_flight(&mut self.in_flight)
             .insert(Box::pin(async move { backend.attempt(&claim, line).await }));
         let answer = poll_fn(|cx| request.as_mut().poll(cx)).await;
-        self.in_flight = None;
+        *in_flight(&mut self.in_flight) = None;
         match &answer {
             Ok(Attempt::Granted(_)) => self.may_be_stored = true,
             Ok(Attempt::Busy(_)) => self.may_be_stored = line == Line::Join,
@@ -86,19 +80,22 @@ impl Pending {
     pub(crate) fn dismiss(&mut self) {
         self.trail = Trail::Clean;
         self.may_be_stored = false;
-        self.in_flight = None;
+        *in_flight(&mut self.in_flight) = None;
     }
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        let in_flight = self.in_flight.take();
+        let in_flight = in_flight(&mut self.in_flight).take();
         if in_flight.is_some() || self.may_be_stored || self.trail == Trail::Doubtful {
             let (shared, claim, trail) = (self.shared.clone(), self.claim.clone(), self.trail);
-            self.shared
-                .spawn_clean_up(finish(shared, claim, trail, in_flight));
+            self.shared.spawn_clean_up(finish(shared, claim, trail, in_flight));
         }
     }
+}
+
+fn in_flight<T>(owned: &mut Mutex<Option<T>>) -> &mut Option<T> {
+    owned.get_mut().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Finishes what is under way, then releases until the store has answered or the claim must have expired by itself.

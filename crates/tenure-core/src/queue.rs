@@ -33,8 +33,7 @@ pub struct Now {
 
 impl Now {
     fn after(self, duration: Duration) -> u64 {
-        self.micros
-            .saturating_add(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
+        self.micros.saturating_add(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
     }
 
     fn until(self, micros: u64) -> Duration {
@@ -202,20 +201,14 @@ impl Queue {
             }
             held.expires = held.expires.max(now.after(claim.ttl.get()));
             held.who.owner = owner;
-            let answer = Attempted::Granted {
-                token: FencingToken::new(held.token),
-                ttl: claim.ttl.get(),
-            };
+            let answer = Attempted::Granted { token: FencingToken::new(held.token), ttl: claim.ttl.get() };
             self.serve(now, rules, None, &mut notices);
             return Ok(Step { answer, notices });
         }
         if let (Mode::Once, Some(record)) = (claim.mode, &self.record) {
             let outcome = record.outcome.clone();
             self.line.retain(|w| w.who.id != claim.id);
-            return Ok(Step {
-                answer: Attempted::Settled(outcome),
-                notices,
-            });
+            return Ok(Step { answer: Attempted::Settled(outcome), notices });
         }
         self.check_fit(claim)?;
         let place = self.line.iter().position(|w| w.who.id == claim.id);
@@ -225,14 +218,9 @@ impl Queue {
                 self.line[place].who.owner = owner;
             }
             None if self.line.len() >= rules.waiters_max && line == Line::Join => {
-                let message = format!(
-                    "{} already wait for this lock, the most there may be",
-                    self.line.len()
-                );
-                return Err(Refusal {
-                    kind: RefusalKind::Limit,
-                    message,
-                });
+                let message =
+                    format!("{} already wait for this lock, the most there may be", self.line.len());
+                return Err(Refusal { kind: RefusalKind::Limit, message });
             }
             None => self.line.push_back(WaitingClaim {
                 who: Party {
@@ -249,40 +237,19 @@ impl Queue {
         }
         self.serve(now, rules, Some(claim.id), &mut notices);
         if let Some(held) = self.holders.iter().find(|h| h.who.id == claim.id) {
-            let answer = Attempted::Granted {
-                token: FencingToken::new(held.token),
-                ttl: claim.ttl.get(),
-            };
+            let answer = Attempted::Granted { token: FencingToken::new(held.token), ttl: claim.ttl.get() };
             return Ok(Step { answer, notices });
         }
-        let ahead = self
-            .line
-            .iter()
-            .position(|w| w.who.id == claim.id)
-            .unwrap_or(self.line.len());
+        let ahead = self.line.iter().position(|w| w.who.id == claim.id).unwrap_or(self.line.len());
         let holder = self.holders.first().map(|h| h.shown(now));
         let at_latest = self.look_again_after(now, rules, ahead);
         if line == Line::Pass {
             self.line.remove(ahead);
             self.serve(now, rules, None, &mut notices);
-            return Ok(Step {
-                answer: Attempted::Busy {
-                    holder,
-                    ahead: None,
-                    at_latest,
-                },
-                notices,
-            });
+            return Ok(Step { answer: Attempted::Busy { holder, ahead: None, at_latest }, notices });
         }
         let ahead = u32::try_from(ahead).ok();
-        Ok(Step {
-            answer: Attempted::Busy {
-                holder,
-                ahead,
-                at_latest,
-            },
-            notices,
-        })
+        Ok(Step { answer: Attempted::Busy { holder, ahead, at_latest }, notices })
     }
 
     /// Renews a claim: see [`Backend::renew`](crate::Backend::renew).
@@ -292,23 +259,17 @@ impl Queue {
         // First, so that a waiter whose turn has come is not told that it lost.
         self.serve(now, rules, None, &mut notices);
         let answer = match self.holders.iter_mut().find(|h| h.who.id == claim.id) {
-            Some(HeldClaim {
-                evicted: Some(reason),
-                ..
-            }) => Renewal::Lost(Why::Evicted {
-                reason: Some(reason.clone()),
-            }),
+            Some(HeldClaim { evicted: Some(reason), .. }) => {
+                Renewal::Lost(Why::Evicted { reason: Some(reason.clone()) })
+            }
             Some(held) => {
                 held.expires = held.expires.max(now.after(claim.ttl.get()));
                 Renewal::Renewed { ttl: claim.ttl.get() }
             }
             None => Renewal::Lost(match self.tombstones.iter().find(|t| t.id == claim.id) {
-                Some(Tombstone {
-                    evicted: Some(reason),
-                    ..
-                }) => Why::Evicted {
-                    reason: Some(reason.clone()),
-                },
+                Some(Tombstone { evicted: Some(reason), .. }) => {
+                    Why::Evicted { reason: Some(reason.clone()) }
+                }
                 _ => Why::Gone,
             }),
         };
@@ -349,10 +310,7 @@ impl Queue {
         self.forget_expired(now);
         self.serve(now, rules, None, &mut notices);
         if self.record.as_ref().is_some_and(|record| record.settled_by == id) {
-            return Step {
-                answer: Settled::Recorded,
-                notices,
-            };
+            return Step { answer: Settled::Recorded, notices };
         }
         let place = self
             .holders
@@ -360,27 +318,13 @@ impl Queue {
             .position(|h| h.who.id == id && h.who.mode == Mode::Once && h.evicted.is_none());
         let Some(place) = place else {
             self.serve(now, rules, None, &mut notices);
-            return Step {
-                answer: Settled::NotHeld,
-                notices,
-            };
+            return Step { answer: Settled::NotHeld, notices };
         };
         self.holders.remove(place);
-        self.record = Some(Record {
-            settled_by: id,
-            outcome: outcome.to_vec(),
-            until: now.after(keep),
-        });
+        self.record = Some(Record { settled_by: id, outcome: outcome.to_vec(), until: now.after(keep) });
         // Nobody needs the lock any more: each waiter is told to look, and finds the record.
-        notices.extend(self.line.drain(..).map(|w| Notice {
-            id: w.who.id,
-            owner: w.who.owner,
-            grant: None,
-        }));
-        Step {
-            answer: Settled::Recorded,
-            notices,
-        }
+        notices.extend(self.line.drain(..).map(|w| Notice { id: w.who.id, owner: w.who.owner, grant: None }));
+        Step { answer: Settled::Recorded, notices }
     }
 
     /// Forgets the record of a settled do-once; answers whether there was one.
@@ -404,11 +348,7 @@ impl Queue {
         for held in &mut self.holders {
             if token.is_none_or(|token| token.get() == held.token) {
                 held.evicted.get_or_insert_with(|| reason.clone());
-                evicted.push(Notice {
-                    id: held.who.id,
-                    owner: held.who.owner,
-                    grant: None,
-                });
+                evicted.push(Notice { id: held.who.id, owner: held.who.owner, grant: None });
             }
         }
         for Notice { id, .. } in &evicted {
@@ -418,10 +358,7 @@ impl Queue {
             self.holders.retain(|h| evicted.iter().all(|e| e.id != h.who.id));
         }
         self.serve(now, rules, None, &mut notices);
-        Step {
-            answer: evicted,
-            notices,
-        }
+        Step { answer: evicted, notices }
     }
 
     /// Ends every claim whose process is dead.
@@ -444,12 +381,8 @@ impl Queue {
     pub fn inspect(&self, now: Now, name: LockName) -> LockState {
         let mut state = LockState::free(name);
         state.token = (self.last_token > 0).then(|| FencingToken::new(self.last_token));
-        state.holders = self
-            .holders
-            .iter()
-            .filter(|h| h.expires > now.micros)
-            .map(|h| h.shown(now))
-            .collect();
+        state.holders =
+            self.holders.iter().filter(|h| h.expires > now.micros).map(|h| h.shown(now)).collect();
         let live = self.line.iter().filter(|w| w.expires > now.micros);
         state.waiters = live
             .map(|w| Waiter {
@@ -475,10 +408,7 @@ impl Queue {
         self.holders.iter().all(|h| h.expires <= now.micros)
             && self.line.iter().all(|w| w.expires <= now.micros)
             && self.tombstones.iter().all(|t| t.until <= now.micros)
-            && self
-                .record
-                .as_ref()
-                .is_none_or(|record| record.until <= now.micros)
+            && self.record.as_ref().is_none_or(|record| record.until <= now.micros)
     }
 
     /// When the next thing here expires, on the clock of [`Now::micros`].
@@ -486,10 +416,7 @@ impl Queue {
         let held = self.holders.iter().map(|h| h.expires);
         let waiting = self.line.iter().map(|w| w.expires);
         let ended = self.tombstones.iter().map(|t| t.until);
-        held.chain(waiting)
-            .chain(ended)
-            .chain(self.record.iter().map(|record| record.until))
-            .min()
+        held.chain(waiting).chain(ended).chain(self.record.iter().map(|record| record.until)).min()
     }
 
     /// The state as bytes, layout version first.
@@ -505,10 +432,7 @@ impl Queue {
     /// # Errors
     /// A [`Refusal`] of kind `Configuration` if a newer version wrote it, or nobody did.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Refusal> {
-        let refusal = |message: String| Refusal {
-            kind: RefusalKind::Configuration,
-            message,
-        };
+        let refusal = |message: String| Refusal { kind: RefusalKind::Configuration, message };
         match bytes {
             [LAYOUT, state @ ..] => postcard::from_bytes(state)
                 .map_err(|error| refusal(format!("the stored state of a lock is damaged: {error}"))),
@@ -530,18 +454,10 @@ impl Queue {
         if let Mode::Permits { n, of } = claim.mode {
             if n == 0 || n > of {
                 let message = format!("{n} of {of} permits can never be had: ask for 1 to {of}");
-                return Err(Refusal {
-                    kind: RefusalKind::Limit,
-                    message,
-                });
+                return Err(Refusal { kind: RefusalKind::Limit, message });
             }
         }
-        let live = self
-            .holders
-            .iter()
-            .map(|h| &h.who)
-            .chain(self.line.iter().map(|w| &w.who))
-            .next();
+        let live = self.holders.iter().map(|h| &h.who).chain(self.line.iter().map(|w| &w.who)).next();
         match live.map(|who| who.mode.shape()) {
             Some(shape) if shape != claim.mode.shape() => {
                 let message = format!(
@@ -549,10 +465,7 @@ impl Queue {
                     claim.name.as_str(),
                     claim.mode.shape()
                 );
-                Err(Refusal {
-                    kind: RefusalKind::Shape,
-                    message,
-                })
+                Err(Refusal { kind: RefusalKind::Shape, message })
             }
             _ => Ok(()),
         }
@@ -561,27 +474,15 @@ impl Queue {
     /// Grants the head of the line while it is compatible with the holders. `asking` asked just now and gets its
     /// whole ttl; any other may be dead and must look first.
     fn serve(&mut self, now: Now, rules: &Rules, asking: Option<ClaimId>, notices: &mut Vec<Notice>) {
-        while self
-            .line
-            .front()
-            .is_some_and(|head| self.has_room_for(head.who.mode))
-        {
+        while self.line.front().is_some_and(|head| self.has_room_for(head.who.mode)) {
             let Some(head) = self.line.pop_front() else { return };
             let asks = asking == Some(head.who.id);
-            let ttl = if asks {
-                head.ttl
-            } else {
-                head.ttl.min(rules.first_ttl)
-            };
+            let ttl = if asks { head.ttl } else { head.ttl.min(rules.first_ttl) };
             self.last_token = (self.last_token + 1).max(now.token_floor);
             let token = self.last_token;
             if !asks {
                 let grant = Some((FencingToken::new(token), ttl));
-                notices.push(Notice {
-                    id: head.who.id,
-                    owner: head.who.owner,
-                    grant,
-                });
+                notices.push(Notice { id: head.who.id, owner: head.who.owner, grant });
             }
             self.holders.push(HeldClaim {
                 who: head.who,
@@ -611,11 +512,7 @@ impl Queue {
         let until = now.after(rules.tombstone_ttl);
         match self.tombstones.iter_mut().find(|t| t.id == id) {
             Some(tombstone) => tombstone.until = until,
-            None => self.tombstones.push(Tombstone {
-                id,
-                until,
-                evicted: evicted.cloned(),
-            }),
+            None => self.tombstones.push(Tombstone { id, until, evicted: evicted.cloned() }),
         }
     }
 
@@ -650,8 +547,5 @@ impl HeldClaim {
 }
 
 fn ended() -> Refusal {
-    Refusal {
-        kind: RefusalKind::Ended,
-        message: "this claim was ended before: released, or evicted".into(),
-    }
+    Refusal { kind: RefusalKind::Ended, message: "this claim was ended before: released, or evicted".into() }
 }

@@ -83,10 +83,7 @@ struct Tally {
 
 impl Tally {
     fn new(there: metrics::Counter) -> Self {
-        Self {
-            here: AtomicU64::new(0),
-            there,
-        }
+        Self { here: AtomicU64::new(0), there }
     }
 
     fn add(&self) {
@@ -108,11 +105,7 @@ struct Durations {
 
 impl Durations {
     fn new(there: metrics::Histogram) -> Self {
-        Self {
-            buckets: Default::default(),
-            sum_micros: AtomicU64::new(0),
-            there,
-        }
+        Self { buckets: Default::default(), sum_micros: AtomicU64::new(0), there }
     }
 
     fn add(&self, duration: Duration) {
@@ -125,11 +118,7 @@ impl Durations {
 
     fn get(&self) -> Distribution {
         Distribution {
-            counts: self
-                .buckets
-                .iter()
-                .map(|bucket| bucket.load(Ordering::Relaxed))
-                .collect(),
+            counts: self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).collect(),
             sum: Duration::from_micros(self.sum_micros.load(Ordering::Relaxed)),
         }
     }
@@ -230,11 +219,7 @@ impl Meters {
             attempts: self.attempts.get(),
             renewed: self.renewed.get(),
             renewals_failed: self.renewals_failed.get(),
-            lost: REASONS
-                .iter()
-                .zip(&self.lost)
-                .map(|(reason, tally)| (*reason, tally.get()))
-                .collect(),
+            lost: REASONS.iter().zip(&self.lost).map(|(reason, tally)| (*reason, tally.get())).collect(),
             acquire: self.acquire.get(),
             hold: self.hold.get(),
             renew_slack: self.renew_slack.get(),
@@ -336,10 +321,7 @@ impl Distribution {
 
     /// Each bucket's upper bound and how many fell into it; the last bucket has no bound.
     pub fn buckets(&self) -> impl Iterator<Item = (Option<Duration>, u64)> + '_ {
-        let bounds = BOUNDS_MICROS
-            .iter()
-            .map(|micros| Some(Duration::from_micros(*micros)))
-            .chain([None]);
+        let bounds = BOUNDS_MICROS.iter().map(|micros| Some(Duration::from_micros(*micros))).chain([None]);
         bounds.zip(self.counts.iter().copied())
     }
 }

@@ -135,11 +135,7 @@ struct Trouble {
 impl Trouble {
     /// Notes one more failure; answers when to attempt again: after 5 ms, doubling up to half a second.
     fn add(trouble: &mut Option<Self>, sent: BootInstant, cause: StoreError) -> BootInstant {
-        let known = trouble.get_or_insert(Self {
-            since: sent,
-            times: 0,
-            cause: cause.clone(),
-        });
+        let known = trouble.get_or_insert(Self { since: sent, times: 0, cause: cause.clone() });
         known.cause = cause;
         let pause = Duration::from_millis(5 << known.times.min(6)).min(Duration::from_millis(500));
         known.times += 1;

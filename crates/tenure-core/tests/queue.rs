@@ -92,15 +92,8 @@ impl World {
     fn new(modes: &[Mode]) -> Self {
         Self {
             queue: Queue::default(),
-            now: Now {
-                micros: 1_000_000,
-                token_floor: 7,
-            },
-            claims: modes
-                .iter()
-                .enumerate()
-                .map(|(i, mode)| claim(i, *mode))
-                .collect(),
+            now: Now { micros: 1_000_000, token_floor: 7 },
+            claims: modes.iter().enumerate().map(|(i, mode)| claim(i, *mode)).collect(),
             granted: BTreeMap::new(),
             highest: FencingToken::new(0),
             buried: BTreeMap::new(),
@@ -112,26 +105,15 @@ impl World {
     }
 
     fn holders(&self) -> Vec<(usize, FencingToken)> {
-        self.seen()
-            .holders
-            .iter()
-            .map(|h| (self.who(&h.fingerprint), h.token.unwrap()))
-            .collect()
+        self.seen().holders.iter().map(|h| (self.who(&h.fingerprint), h.token.unwrap())).collect()
     }
 
     fn waiters(&self) -> Vec<usize> {
-        self.seen()
-            .waiters
-            .iter()
-            .map(|w| self.who(&w.fingerprint))
-            .collect()
+        self.seen().waiters.iter().map(|w| self.who(&w.fingerprint)).collect()
     }
 
     fn who(&self, fingerprint: &str) -> usize {
-        self.claims
-            .iter()
-            .position(|c| c.id.fingerprint() == fingerprint)
-            .expect("a claim of this history")
+        self.claims.iter().position(|c| c.id.fingerprint() == fingerprint).expect("a claim of this history")
     }
 
     fn is_buried(&self, i: usize) -> bool {
@@ -144,8 +126,7 @@ impl World {
     }
 
     fn attempt(&mut self, i: usize, line: Line) -> Result<Step<Attempted>, tenure_core::Refusal> {
-        self.queue
-            .attempt(self.now, &RULES, &self.claims[i], Some(Owner(i as u64)), line)
+        self.queue.attempt(self.now, &RULES, &self.claims[i], Some(Owner(i as u64)), line)
     }
 
     /// Carries out one step and checks its answer.
@@ -219,10 +200,7 @@ impl World {
                 }
             }
             Op::Release(i, trail) => {
-                let answer = self
-                    .queue
-                    .release(self.now, &RULES, self.claims[i].id, trail)
-                    .answer;
+                let answer = self.queue.release(self.now, &RULES, self.claims[i].id, trail).answer;
                 let held = held_before.iter().any(|(who, _)| *who == i);
                 let waited = line_before.contains(&i);
                 assert_eq!(
@@ -234,10 +212,7 @@ impl World {
                     }
                 );
                 for (who, token) in held_before.iter().filter(|(who, _)| *who != i) {
-                    assert!(
-                        self.holders().contains(&(*who, *token)),
-                        "only the exact claim is released"
-                    );
+                    assert!(self.holders().contains(&(*who, *token)), "only the exact claim is released");
                 }
                 if trail == Trail::Doubtful {
                     self.bury(i);
@@ -247,13 +222,7 @@ impl World {
                 let held = held_before.iter().any(|(who, _)| *who == i) && self.claims[i].mode == Mode::Once;
                 let answer = self
                     .queue
-                    .settle(
-                        self.now,
-                        &RULES,
-                        self.claims[i].id,
-                        b"done",
-                        Duration::from_secs(30),
-                    )
+                    .settle(self.now, &RULES, self.claims[i].id, b"done", Duration::from_secs(30))
                     .answer;
                 if held && !self.is_buried(i) {
                     assert_eq!(answer, Settled::Recorded);
@@ -282,9 +251,7 @@ impl World {
                 }
             }
             Op::Die(i) => {
-                let _ = self
-                    .queue
-                    .reap(self.now, &RULES, |owner| owner == Owner(i as u64));
+                let _ = self.queue.reap(self.now, &RULES, |owner| owner == Owner(i as u64));
                 assert!(!self.holders().iter().any(|(who, _)| *who == i) && !self.waiters().contains(&i));
             }
         }
@@ -301,22 +268,15 @@ impl World {
             assert_eq!(modes.len(), 1, "{modes:?} held together");
         }
         let permits = |m: &Mode| {
-            if let Mode::Permits { n, of } = m {
-                Some((*n, *of))
-            } else {
-                None
-            }
+            if let Mode::Permits { n, of } = m { Some((*n, *of)) } else { None }
         };
         let taken: u32 = modes.iter().filter_map(permits).map(|(n, _)| n).sum();
         for (_, of) in modes.iter().filter_map(permits) {
             assert!(taken <= of, "{taken} of {of} permits held");
         }
         // Tokens: unique, and new grants are higher than every one before.
-        let mut fresh: Vec<_> = holders
-            .iter()
-            .filter(|(who, token)| self.granted.get(who) != Some(token))
-            .copied()
-            .collect();
+        let mut fresh: Vec<_> =
+            holders.iter().filter(|(who, token)| self.granted.get(who) != Some(token)).copied().collect();
         fresh.sort_by_key(|(_, token)| *token);
         for (who, token) in &fresh {
             assert!(*token > self.highest, "token {token} after {}", self.highest);
@@ -395,18 +355,9 @@ fn a_line_is_served_in_order_of_arrival() {
         let _ = world.attempt(i, Line::Join).unwrap();
     }
     for i in 0..4 {
-        assert_eq!(
-            world.holders().iter().map(|(who, _)| *who).collect::<Vec<_>>(),
-            [i]
-        );
-        let step = world
-            .queue
-            .release(world.now, &RULES, world.claims[i].id, Trail::Clean);
-        assert_eq!(
-            step.notices.len(),
-            usize::from(i < 3),
-            "one notice per hand-over, however many wait"
-        );
+        assert_eq!(world.holders().iter().map(|(who, _)| *who).collect::<Vec<_>>(), [i]);
+        let step = world.queue.release(world.now, &RULES, world.claims[i].id, Trail::Clean);
+        assert_eq!(step.notices.len(), usize::from(i < 3), "one notice per hand-over, however many wait");
     }
     assert!(world.queue.is_idle(world.now));
 }
@@ -430,10 +381,7 @@ fn a_dead_head_does_not_hold_up_the_line() {
 fn a_newer_layout_is_refused() {
     let mut bytes = Queue::default().to_bytes();
     bytes[0] += 1;
-    assert_eq!(
-        Queue::from_bytes(&bytes).unwrap_err().kind,
-        RefusalKind::Configuration
-    );
+    assert_eq!(Queue::from_bytes(&bytes).unwrap_err().kind, RefusalKind::Configuration);
     assert!(Queue::from_bytes(&[]).is_err());
     assert!(Queue::from_bytes(&[tenure_core::queue::LAYOUT, 0xff, 0xff]).is_err());
 }
