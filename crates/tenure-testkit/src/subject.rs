@@ -59,8 +59,8 @@ pub struct MemorySubject {
 impl MemorySubject {
     /// How long things last in it: as short as a noisy machine allows.
     pub const RULES: Rules = Rules {
-        line_ttl: Duration::from_millis(1500),
-        first_ttl: Duration::from_millis(400),
+        line_ttl: Duration::from_millis(2100),
+        first_ttl: Duration::from_millis(700),
         tombstone_ttl: Duration::from_secs(3),
         ..Rules::DEFAULT
     };

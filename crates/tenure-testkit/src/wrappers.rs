@@ -103,6 +103,14 @@ macro_rules! backend {
                 self.pass(Verb::Other, call).await
             }
 
+            async fn forget(&self, name: &LockName) -> Answer<bool> {
+                let call = || -> BoxFuture<'static, _> {
+                    let (inner, name) = (self.inner().clone(), name.clone());
+                    Box::pin(async move { inner.forget(&name).await })
+                };
+                self.pass(Verb::Other, call).await
+            }
+
             async fn inspect(&self, name: &LockName) -> Answer<LockState> {
                 let call = || -> BoxFuture<'static, _> {
                     let (inner, name) = (self.inner().clone(), name.clone());

@@ -11,6 +11,8 @@ use tenure_core::{BoxFuture, Capabilities};
 use crate::scene::within;
 use crate::subject::Subject;
 
+mod line;
+mod names;
 mod verbs;
 
 /// A case takes no longer than this, or it hangs.
@@ -44,6 +46,23 @@ macro_rules! __for_each_case {
         $($then)* {
             $($arguments)*
             verbs::verbs_are_idempotent: |_| true;
+            verbs::late_duplicates_do_nothing: |_| true;
+            verbs::only_the_exact_claim_releases: |_| true;
+            verbs::claims_of_one_client_exclude_each_other: |_| true;
+            verbs::a_lost_claim_is_never_renewed_back: |_| true;
+            verbs::renewing_never_shortens: |_| true;
+            verbs::renewals_are_answered_in_order: |_| true;
+            verbs::a_grant_is_dated_before_its_request: |_| true;
+            verbs::another_shape_is_refused: |_| true;
+            names::names_are_told_apart_byte_for_byte: |_| true;
+            line::the_line_is_served_in_order: |offers| offers.fifo;
+            line::a_lock_found_free_goes_to_the_head: |offers| offers.fifo;
+            line::readers_do_not_pass_a_writer: |offers| offers.fifo && offers.shared;
+            line::try_acquire_never_joins_the_line: |_| true;
+            line::a_vanished_waiter_holds_nobody_up: |offers| offers.fifo;
+            line::a_leaving_waiter_lets_the_line_move: |offers| offers.fifo && offers.shared;
+            line::a_release_wakes_the_next: |_| true;
+            line::a_living_waiter_keeps_its_place: |offers| offers.fifo;
         }
     };
 }
