@@ -16,6 +16,7 @@ use bytes::Bytes;
 
 use crate::claim::{Claim, Label, Mode, Reason};
 use crate::clock::BootInstant;
+use crate::guarantee::Deployment;
 use crate::name::LockName;
 use crate::token::FencingToken;
 
@@ -126,6 +127,8 @@ pub struct Capabilities {
     pub detach: bool,
     /// How far tokens can be trusted to rise.
     pub fence: Fence,
+    /// What kind of deployment this is, as far as its promises differ.
+    pub deployment: Deployment,
     /// How long a waiting claim keeps its place without another attempt.
     pub line_ttl: Duration,
     /// How long at most a granted waiter that never looks holds the lock: the bound for dead waiters.
@@ -135,7 +138,18 @@ pub struct Capabilities {
 impl Capabilities {
     /// A store that can do everything, with a line of its own.
     pub const fn full(fence: Fence, line_ttl: Duration, first_ttl: Duration) -> Self {
-        Self { shared: true, permits: true, once: true, fifo: true, detach: true, fence, line_ttl, first_ttl }
+        let deployment = Deployment::Unknown;
+        Self {
+            deployment,
+            shared: true,
+            permits: true,
+            once: true,
+            fifo: true,
+            detach: true,
+            fence,
+            line_ttl,
+            first_ttl,
+        }
     }
 
     /// Whether `mode` is among them.

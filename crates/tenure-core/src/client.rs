@@ -16,6 +16,7 @@ use crate::clock::{Clock, SystemClock, sleep_until};
 use crate::election::Election;
 use crate::entropy::{Entropy, SystemEntropy};
 use crate::error::{Error, Result};
+use crate::guarantee::Guarantee;
 use crate::keeper::Keeper;
 use crate::lock::Lock;
 use crate::memory::Memory;
@@ -189,6 +190,12 @@ impl Locks {
     /// What the store can do.
     pub fn capabilities(&self) -> Capabilities {
         self.shared.backend.capabilities()
+    }
+
+    /// What this store promises, and under which faults.
+    pub fn guarantee(&self) -> Guarantee {
+        let Capabilities { deployment, fence, .. } = self.capabilities();
+        Guarantee { deployment, fence }
     }
 
     /// Which store this is a client of, without secrets.

@@ -18,6 +18,7 @@ use crate::backend::{
 };
 use crate::claim::{Claim, ClaimId};
 use crate::clock::{BootInstant, Clock, SystemClock};
+use crate::guarantee::Deployment;
 use crate::name::LockName;
 use crate::queue::{Attempted, Notice, Now, Queue, Rules, Step};
 use crate::token::FencingToken;
@@ -154,7 +155,8 @@ impl Default for Memory {
 #[async_trait]
 impl Backend for Memory {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::full(Fence::Durable, self.rules.line_ttl, self.rules.first_ttl)
+        let full = Capabilities::full(Fence::Durable, self.rules.line_ttl, self.rules.first_ttl);
+        Capabilities { deployment: Deployment::Memory, ..full }
     }
 
     fn store(&self) -> &str {
