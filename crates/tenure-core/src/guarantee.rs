@@ -201,9 +201,7 @@ impl Guarantee {
     pub fn is_exclusive(&self) -> bool {
         [Fault::StoreRestart, Fault::PowerLoss, Fault::Failover, Fault::Partition, Fault::HolderCrash]
             .iter()
-            .all(|fault| {
-                matches!(self.under(*fault), Verdict::Holds | Verdict::NotApplicable | Verdict::HeldLonger)
-            })
+            .all(|fault| !matches!(self.under(*fault), Verdict::SafeIfFenced | Verdict::SafeIfFencedByClock))
     }
 }
 
