@@ -8,6 +8,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tracing::Instrument;
+
 use crate::backend::{Renewal, StoreError};
 use crate::claim::{Claim, ClaimId};
 use crate::client::Shared;
@@ -112,7 +114,8 @@ async fn renew_lane(shared: Arc<Shared>, number: u32) {
             let left = lane.due.len().saturating_sub(BATCH_MAX);
             lane.due.split_off(left)
         };
-        renew(&shared, &batch).await;
+        let span = tracing::debug_span!("tenure.renew", lane = number, claims = batch.len());
+        renew(&shared, &batch).instrument(span).await;
     }
 }
 

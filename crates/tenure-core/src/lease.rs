@@ -163,6 +163,8 @@ pub(crate) struct Hold {
     changed: Notify,
     client: Weak<Shared>,
     clock: Arc<dyn Clock>,
+    /// Open as long as the lock is held.
+    _span: tracing::Span,
 }
 
 struct Vital {
@@ -215,6 +217,7 @@ impl Hold {
             changed: Notify::new(),
             client: Arc::downgrade(shared),
             clock: shared.clock.clone(),
+            _span: tracing::debug_span!("tenure.hold", lock = %claim.name, token = %grant.token),
             claim,
         });
         shared.keeper.keep(&hold);

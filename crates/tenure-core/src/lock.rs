@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tracing::Instrument;
 
 use crate::backend::RefusalKind;
 use crate::claim::{Claim, ClaimId, Label, Mode, Reason, Tie};
@@ -260,7 +261,8 @@ impl Lock {
     pub(crate) async fn take(self) -> Result<Taken> {
         let (shared, wanted) = (self.shared, self.wanted?);
         let mut timing = Timing { start: shared.clock.now(), outcome: Outcome::Cancelled, shared: &shared };
-        let taken = take(&shared, wanted).await;
+        let span = tracing::debug_span!("tenure.acquire", lock = %wanted.name, mode = %wanted.mode);
+        let taken = take(&shared, wanted).instrument(span).await;
         timing.outcome = match &taken {
             Ok(Taken::Guard(_)) => Outcome::Granted,
             Ok(Taken::Settled(_)) => Outcome::Settled,

@@ -8,6 +8,8 @@ use std::future::poll_fn;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tracing::Instrument;
+
 use crate::backend::{Answer, Attempt, BoxFuture, Line, Released, StoreError, Trail};
 use crate::claim::Claim;
 use crate::client::Shared;
@@ -69,7 +71,8 @@ impl Pending {
     /// # Cancel safety
     /// The release goes on in the background.
     pub(crate) async fn release(mut self) -> Answer<Released> {
-        let answer = self.shared.backend.release(&self.claim, self.trail).await;
+        let span = tracing::debug_span!("tenure.release", lock = %self.claim.name);
+        let answer = self.shared.backend.release(&self.claim, self.trail).instrument(span).await;
         if !answer.as_ref().is_err_and(StoreError::is_passing) {
             self.dismiss();
         }
