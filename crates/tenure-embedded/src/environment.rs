@@ -1,0 +1,121 @@
+//! LMDB: its files, and the one place where it is opened.
+//!
+//! Never synced: what survives a crash of a process is in the page cache, and what a crash of the machine leaves is
+//! thrown away (see [`header`](crate::header)).
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::PathBuf;
+
+use heed::types::Bytes;
+use heed::{CommitOrAbort, EnvFlags, EnvOpenOptions, MdbError};
+use tenure_core::clock::{Clock as _, SystemClock};
+
+use crate::directory::Directory;
+
+pub(crate) type Env = heed::Env;
+pub(crate) type Database<'e> = heed::Database<'e, Bytes, Bytes>;
+
+const DATA: &str = "data.mdb";
+const LOCK: &str = "lock.mdb";
+/// The table of readers. Verbs only write, so a few are enough; all of it must fit into [`LOCK_BYTES`].
+const READERS_MAX: u32 = 126;
+const LOCK_BYTES: usize = 16 << 10;
+
+pub(crate) fn data_path(directory: &Directory) -> PathBuf {
+    directory.path.join(DATA)
+}
+
+/// Makes the files that are not there, readable by whom they may be, before LMDB would in its own way. To be called
+/// by who is alone.
+pub(crate) fn make_files(directory: &Directory) -> io::Result<()> {
+    let make = |name: &str, size: usize| {
+        let path = directory.path.join(name);
+        let options = OpenOptions::new().write(true).create_new(true).mode(directory.file_mode).open(path);
+        let mut file = match options {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        rustix::fs::fchmod(&file, directory.file_mode.into())?;
+        file.write_all(&vec![0; size])
+    };
+    make(DATA, 0)?;
+    // LMDB maps this file and writes to the map: if the disk were full then, the process would die of it (SIGBUS). Now
+    // it is an error.
+    make(LOCK, LOCK_BYTES)
+}
+
+/// Throws the data away. To be called by who is alone.
+pub(crate) fn discard(directory: &Directory) -> io::Result<()> {
+    for name in [DATA, LOCK] {
+        match fs::remove_file(directory.path.join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Puts damaged data aside for whoever wants to look at it; only the last one is kept. To be called by who is alone.
+pub(crate) fn set_aside(directory: &Directory) -> io::Result<()> {
+    let aside = directory.path.join("damaged.mdb");
+    tracing::warn!(
+        store = %directory.path.display(), aside = %aside.display(), at = SystemClock.unix_micros(),
+        "the store is damaged: starting afresh, every claim in it is void"
+    );
+    match fs::rename(directory.path.join(DATA), aside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => discard(directory),
+    }
+}
+
+/// Opens LMDB.
+#[expect(unsafe_code, reason = "LMDB maps a file into memory")]
+pub(crate) fn open(directory: &Directory, map_size: usize) -> heed::Result<Env> {
+    let page = rustix::param::page_size();
+    let mut options = EnvOpenOptions::new();
+    options.map_size(map_size.next_multiple_of(page)).max_readers(READERS_MAX);
+    // SAFETY: the map is sound as long as only LMDB, with its locks, changes the file, on one machine. The directory
+    // is local and writable only by those who are trusted with it (checked in `directory`), in one name space of
+    // process ids (checked in `header`), and this process opens it once (`registry`). Data that was not synced before
+    // a power loss is thrown away unread, so NO_SYNC never shows us torn pages.
+    let env = unsafe {
+        options.flags(EnvFlags::NO_SYNC | EnvFlags::NO_META_SYNC);
+        options.open(&directory.path)?
+    };
+    // A file cut short would kill the process when LMDB reads beyond its end.
+    if (env.info().last_page_number as u64 + 1) * page as u64 > env.real_disk_size()?.max(2 * page as u64) {
+        return Err(heed::Error::Mdb(MdbError::Corrupted));
+    }
+    Ok(env)
+}
+
+/// The one database in it: the locks by name, and a few records whose keys no name can have.
+pub(crate) fn database(env: &Env) -> heed::Result<Database<'_>> {
+    let txn = env.write_txn()?;
+    let database = env.create_databases_and_commit(txn, |opener, txn| {
+        opener.create_database(txn, None).map(CommitOrAbort::<_, ()>::Commit)
+    })?;
+    Ok(database.unwrap_commit())
+}
+
+/// Whether `error` says that the file is not what LMDB wrote.
+pub(crate) fn is_damage(error: &heed::Error) -> bool {
+    match error {
+        heed::Error::Mdb(error) => matches!(
+            error,
+            MdbError::Invalid
+                | MdbError::VersionMismatch
+                | MdbError::Corrupted
+                | MdbError::PageNotFound
+                | MdbError::Panic
+                | MdbError::Incompatible
+                | MdbError::BadValSize
+                | MdbError::Problem
+        ),
+        heed::Error::Decoding(_) => true,
+        _ => false,
+    }
+}

@@ -1,0 +1,241 @@
+//! [`Store`]: one open store as its clients in this process share it. Hands requests to the store thread and waits
+//! for the answer, never for ever.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tenure_core::clock::{Clock as _, SystemClock, sleep_until};
+use tenure_core::queue::Rules;
+use tenure_core::{Answer, RefusalKind, StoreError};
+use tokio::sync::oneshot;
+
+use crate::batch::Batch;
+use crate::fork;
+use crate::listeners::Listeners;
+use crate::liveness::Liveness;
+
+/// How many requests may wait for the store thread.
+const REQUESTS_MAX: usize = 100_000;
+
+#[derive(Debug)]
+pub(crate) struct Store {
+    /// For messages: `file:/path`.
+    pub(crate) url: String,
+    pub(crate) directory: std::path::PathBuf,
+    pub(crate) is_shared: bool,
+    pub(crate) timeout: Duration,
+    pub(crate) rules: Rules,
+    pub(crate) liveness: Arc<Liveness>,
+    pub(crate) listeners: Arc<Listeners>,
+    pub(crate) inbox: Arc<Inbox>,
+    pub(crate) generation: u32,
+}
+
+impl Store {
+    /// Runs `run` inside a write transaction, perhaps together with other requests, perhaps twice if the first time
+    /// came to nothing.
+    ///
+    /// # Cancel safety
+    /// A request that has not been started is not started any more.
+    pub(crate) async fn call<T, F>(&self, run: F) -> Answer<T>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Batch<'_>) -> heed::Result<Answer<T>> + Send + 'static,
+    {
+        if self.generation != fork::generation() {
+            return Err(StoreError::refused(
+                RefusalKind::Unsupported,
+                format!(
+                    "store {} was opened before this process was forked: open it after the fork",
+                    self.url
+                ),
+            ));
+        }
+        let fate = Arc::new(Fate::default());
+        let (reply, mut answer) = oneshot::channel();
+        let request = Request { run, fate: fate.clone(), answer: None, reply };
+        let _abandons = Abandons(&fate);
+        if !self.inbox.put(Box::new(request)) {
+            return Err(self.blocked());
+        }
+        let deadline = SystemClock.now() + self.timeout;
+        tokio::select! {
+            biased;
+            answer = &mut answer => answer.unwrap_or_else(|_| {
+                Err(StoreError::unknown(format!("the thread that serves store {} ended", self.url)))
+            }),
+            () = sleep_until(Arc::new(SystemClock), deadline) => {
+                if fate.abandon() {
+                    Err(self.blocked())
+                } else {
+                    Err(StoreError::unknown(format!(
+                        "store {} did not finish within {:?}: its disk is slow, or this process was stopped",
+                        self.url, self.timeout
+                    )))
+                }
+            }
+        }
+    }
+
+    fn blocked(&self) -> StoreError {
+        StoreError::refused(
+            RefusalKind::Unavailable,
+            format!(
+                "store {} is blocked, nothing changed and trying again is safe: a process may be stopped inside a \
+                 transaction, `fuser -v {}/data.mdb` shows which use it",
+                self.url,
+                self.directory.display()
+            ),
+        )
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // In a forked child there is no thread to be told, and its mutex may be locked for ever.
+        if self.generation == fork::generation() {
+            self.inbox.close();
+        }
+    }
+}
+
+/// Whether a request was begun or given up: one of the two, whichever came first.
+#[derive(Debug, Default)]
+pub(crate) struct Fate(AtomicU8);
+
+impl Fate {
+    const OPEN: u8 = 0;
+    const STARTED: u8 = 1;
+    const ABANDONED: u8 = 2;
+
+    /// Whether it may be run.
+    pub(crate) fn start(&self) -> bool {
+        self.decide(Self::STARTED)
+    }
+
+    /// Whether it will surely never run.
+    fn abandon(&self) -> bool {
+        self.decide(Self::ABANDONED)
+    }
+
+    fn decide(&self, fate: u8) -> bool {
+        match self.0.compare_exchange(Self::OPEN, fate, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(_) => true,
+            Err(decided) => decided == fate,
+        }
+    }
+}
+
+struct Abandons<'a>(&'a Fate);
+
+impl Drop for Abandons<'_> {
+    fn drop(&mut self) {
+        self.0.abandon();
+    }
+}
+
+/// One request, whatever it asks for.
+pub(crate) trait Job: Send {
+    /// Whether it is still wanted.
+    fn start(&self) -> bool;
+    /// Runs it. May be called again if the transaction came to nothing.
+    ///
+    /// # Errors
+    /// Those that spoil the whole transaction.
+    fn run(&mut self, batch: &mut Batch<'_>) -> heed::Result<()>;
+    /// Answers: what `run` found, or that the transaction came to nothing.
+    fn finish(self: Box<Self>, outcome: Answer<()>);
+}
+
+struct Request<T, F> {
+    run: F,
+    fate: Arc<Fate>,
+    answer: Option<Answer<T>>,
+    reply: oneshot::Sender<Answer<T>>,
+}
+
+impl<T, F> Job for Request<T, F>
+where
+    T: Send,
+    F: FnMut(&mut Batch<'_>) -> heed::Result<Answer<T>> + Send,
+{
+    fn start(&self) -> bool {
+        self.fate.start()
+    }
+
+    fn run(&mut self, batch: &mut Batch<'_>) -> heed::Result<()> {
+        self.answer = Some((self.run)(batch)?);
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>, outcome: Answer<()>) {
+        let answer = match (outcome, self.answer) {
+            (Ok(()), Some(answer)) => answer,
+            (Ok(()), None) => Err(StoreError::unknown("the request was not run")),
+            (Err(error), _) => Err(error),
+        };
+        // Nobody may be waiting any more.
+        let _ = self.reply.send(answer);
+    }
+}
+
+/// The requests that wait for the store thread.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    state: Mutex<State>,
+    arrived: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Box<dyn Job>>,
+    is_closed: bool,
+    is_waiting: bool,
+}
+
+impl Inbox {
+    /// Puts a request in; answers whether it was taken.
+    fn put(&self, job: Box<dyn Job>) -> bool {
+        let mut state = self.state();
+        if state.is_closed || state.jobs.len() >= REQUESTS_MAX {
+            return false;
+        }
+        state.jobs.push_back(job);
+        let is_waiting = state.is_waiting;
+        drop(state);
+        if is_waiting {
+            self.arrived.notify_one();
+        }
+        true
+    }
+
+    /// Takes at most `max` requests, once there are any; nothing once it is closed and empty.
+    pub(crate) fn take(&self, max: usize) -> Vec<Box<dyn Job>> {
+        let mut state = self.state();
+        while state.jobs.is_empty() && !state.is_closed {
+            state.is_waiting = true;
+            state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.is_waiting = false;
+        }
+        let count = state.jobs.len().min(max);
+        state.jobs.drain(..count).collect()
+    }
+
+    /// Takes no more requests; those inside are still served.
+    pub(crate) fn close(&self) {
+        self.state().is_closed = true;
+        self.arrived.notify_one();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inbox").finish_non_exhaustive()
+    }
+}

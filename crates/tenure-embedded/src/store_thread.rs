@@ -1,0 +1,375 @@
+//! The store thread: the only one in the process that touches LMDB.
+//!
+//! One for each open store. Opens it, runs the requests, many in one transaction when many wait, tells those whom a
+//! transaction concerns, and closes it. Blocking here blocks nobody else: every request has its own deadline.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+
+use tenure_core::clock::{Clock as _, SystemClock};
+use tenure_core::queue::{Owner, Rules};
+use tenure_core::{Answer, ClaimId, LockName, StoreError, Trail};
+
+use crate::batch::{Batch, CommitError, Told};
+use crate::config::Config;
+use crate::directory::{Company, Directory, Identity};
+use crate::environment::{self, Database, Env};
+use crate::error::{OpenError, refused};
+use crate::header::{Found, Header, LAYOUT, Place};
+use crate::listeners::Listeners;
+use crate::liveness::{Liveness, Watch};
+use crate::store::Inbox;
+use crate::wake::{News, Receiver, Sender};
+
+/// How many requests share a transaction at most: it must stay short for the other processes.
+const BATCH_MAX: usize = 256;
+/// How far ahead the ceiling over the tokens is written to disk: once in so many microseconds of use, and so far do
+/// tokens jump at most when the machine comes back from a crash.
+const CEILING_STEP: u64 = 10 * 60 * 1_000_000;
+
+/// What the thread hands out once the store is open.
+pub(crate) struct Ready {
+    pub(crate) liveness: Arc<Liveness>,
+    pub(crate) listeners: Arc<Listeners>,
+    pub(crate) inbox: Arc<Inbox>,
+}
+
+/// Opens the store, reports, serves it until its inbox is closed, and closes it.
+pub(crate) fn run(config: &Config, directory: Directory, ready: &SyncSender<Result<Ready, OpenError>>) {
+    let opened = open(config, &directory);
+    let served = opened.and_then(|(env, place)| {
+        let lmdb = |error| open_error(&directory, error);
+        let database = environment::database(&env).map_err(lmdb)?;
+        let mut server = Server::start(config, &directory, &env, database, place)?;
+        let ready_now = Ready {
+            liveness: server.liveness.clone(),
+            listeners: server.listeners.clone(),
+            inbox: server.inbox.clone(),
+        };
+        // Nobody waits any more if opening took too long.
+        if ready.send(Ok(ready_now)).is_ok() {
+            server.serve();
+        }
+        server.end();
+        Ok(())
+    });
+    if let Err(error) = served {
+        let _ = ready.send(Err(error));
+    }
+}
+
+/// Goes into the directory, sets the store up or in order if nobody else is inside, and opens LMDB.
+fn open(config: &Config, directory: &Directory) -> Result<(Env, Place), OpenError> {
+    let deadline = SystemClock.now() + config.timeout;
+    let unusable = |what| OpenError::unusable(what, &directory.path);
+    let here = Place::here();
+    loop {
+        let company = directory.enter(deadline)?;
+        let found = Header::read(&directory.path).map_err(unusable("read the header in"))?;
+        match (company, found) {
+            (_, Found::Newer(found)) => {
+                return Err(OpenError::NewerLayout {
+                    directory: directory.path.clone(),
+                    found,
+                    known: LAYOUT,
+                });
+            }
+            (Company::Others, Found::Header(header)) if header.place == here => {
+                let env = environment::open(directory, config.map_size);
+                return Ok((env.map_err(|error| open_error(directory, error))?, here));
+            }
+            (Company::Others, Found::Header(header)) => {
+                return Err(OpenError::Foreign {
+                    directory: directory.path.clone(),
+                    what: what_differs(&header.place, &here),
+                });
+            }
+            // Whoever was setting it up died, or has not got on yet.
+            (Company::Others, Found::Nothing | Found::Damaged) => {
+                directory.leave();
+                directory.pause(deadline)?;
+            }
+            (Company::None, found) => {
+                let env = set_up(config, directory, found, &here)?;
+                directory.settle(deadline)?;
+                return Ok((env, here));
+            }
+        }
+    }
+}
+
+/// Leaves a store in order behind, keeping what is worth keeping. To be called by who is alone.
+fn set_up(config: &Config, directory: &Directory, found: Found, here: &Place) -> Result<Env, OpenError> {
+    let unusable = |what| OpenError::unusable(what, &directory.path);
+    let (header, is_current) = match found {
+        Found::Header(header) => {
+            let is_current = header.place.boot == here.boot && header.place.machine == here.machine;
+            (Some(header), is_current)
+        }
+        _ => (None, false),
+    };
+    if !is_current {
+        // Of an earlier boot, or of nobody: every claim is void, and the data may be torn.
+        environment::discard(directory).map_err(unusable("clear"))?;
+    }
+    environment::make_files(directory).map_err(unusable("write to"))?;
+    let floor = header.as_ref().map_or(0, |header| header.token_ceiling);
+    let header =
+        Header { place: here.clone(), token_ceiling: floor.max(SystemClock.unix_micros() + CEILING_STEP) };
+    let mut is_aside = false;
+    let env = loop {
+        match open_and_read(config, directory, if is_current { 0 } else { floor }) {
+            Ok(env) => break env,
+            Err(error) if environment::is_damage(&error) && !is_aside => {
+                environment::set_aside(directory).map_err(unusable("put damaged data aside in"))?;
+                environment::make_files(directory).map_err(unusable("write to"))?;
+                is_aside = true;
+            }
+            Err(error) => return Err(open_error(directory, error)),
+        }
+    };
+    header.write(&directory.path, directory.file_mode).map_err(unusable("write the header in"))?;
+    Ok(env)
+}
+
+/// Opens LMDB and reads all of it: what cannot be read must be found now, while we are alone.
+fn open_and_read(config: &Config, directory: &Directory, token_floor: u64) -> heed::Result<Env> {
+    let env = environment::open(directory, config.map_size)?;
+    {
+        let database = environment::database(&env)?;
+        let mut watch = Watch::new(&directory.path, Owner(0));
+        let mut batch = Batch::begin(env.write_txn()?, database, config.rules, &mut watch, false)?;
+        batch.raise_token(token_floor);
+        batch.read_all()?;
+        match batch.commit() {
+            Ok(_) => {}
+            Err(CommitError::Before(error) | CommitError::During { error, .. }) => return Err(error),
+        }
+    }
+    Ok(env)
+}
+
+fn what_differs(there: &Place, here: &Place) -> &'static str {
+    if there.machine != here.machine {
+        "machine"
+    } else if there.boot != here.boot {
+        "boot of this machine"
+    } else {
+        "container (name space of process ids)"
+    }
+}
+
+fn open_error(directory: &Directory, error: heed::Error) -> OpenError {
+    match error {
+        heed::Error::EnvAlreadyOpened => OpenError::AlreadyOpen {
+            directory: directory.path.clone(),
+            how: "and could not be closed yet, or was deleted while it was open",
+        },
+        error if environment::is_damage(&error) => {
+            OpenError::Damaged { directory: directory.path.clone(), problem: error.to_string() }
+        }
+        heed::Error::Io(error) => OpenError::unusable("open the store in", &directory.path)(error),
+        error => OpenError::unusable("open the store in", &directory.path)(std::io::Error::other(
+            error.to_string(),
+        )),
+    }
+}
+
+/// The open store.
+struct Server<'e> {
+    directory: &'e Directory,
+    env: &'e Env,
+    database: Database<'e>,
+    rules: Rules,
+    data: Identity,
+    data_path: std::path::PathBuf,
+    url: String,
+    place: Place,
+    token_ceiling: u64,
+    liveness: Arc<Liveness>,
+    listeners: Arc<Listeners>,
+    inbox: Arc<Inbox>,
+    watch: Watch,
+    sender: Sender,
+    receiver: Receiver,
+    /// The claims of this process that the store knows: they end with it.
+    ours: HashMap<ClaimId, LockName>,
+}
+
+impl<'e> Server<'e> {
+    fn start(
+        config: &Config,
+        directory: &'e Directory,
+        env: &'e Env,
+        database: Database<'e>,
+        place: Place,
+    ) -> Result<Self, OpenError> {
+        let unusable = |what| OpenError::unusable(what, &directory.path);
+        let data_path = environment::data_path(directory);
+        let file = env.try_clone_inner_file().map_err(|error| open_error(directory, error))?;
+        let data = Identity::of(&file).map_err(unusable("examine"))?;
+        let liveness = Arc::new(Liveness::begin(directory).map_err(unusable("write to"))?);
+        let listeners = Arc::new(Listeners::default());
+        let receiver = Receiver::start(directory, liveness.owner, !config.shared, listeners.clone())
+            .map_err(unusable("make a socket in"))?;
+        let mut server = Self {
+            directory,
+            env,
+            database,
+            rules: config.rules,
+            data,
+            data_path,
+            url: format!("file:{}", directory.path.display()),
+            place,
+            token_ceiling: 0,
+            watch: Watch::new(&directory.path, liveness.owner),
+            liveness,
+            listeners,
+            inbox: Arc::default(),
+            sender: Sender::new(directory).map_err(unusable("make a socket for"))?,
+            receiver,
+            ours: HashMap::new(),
+        };
+        server.sweep();
+        Ok(server)
+    }
+
+    fn serve(&mut self) {
+        // However this ends, nobody must wait for it in vain.
+        struct Closes(Arc<Inbox>);
+        impl Drop for Closes {
+            fn drop(&mut self) {
+                self.0.close();
+                self.0.take(usize::MAX);
+            }
+        }
+        let _closes = Closes(self.inbox.clone());
+        loop {
+            let mut jobs = self.inbox.take(BATCH_MAX);
+            if jobs.is_empty() {
+                return;
+            }
+            match self.transact(|batch| {
+                // Asked only now: until the transaction began, a request could still be given up.
+                jobs.retain(|job| job.start());
+                jobs.iter_mut().try_for_each(|job| job.run(batch))
+            }) {
+                Err(_) if jobs.len() > 1 => {
+                    // One of them spoiled it for all.
+                    for mut job in jobs {
+                        let outcome = self.transact(|batch| job.run(batch));
+                        job.finish(outcome);
+                    }
+                }
+                outcome => {
+                    for job in jobs {
+                        job.finish(outcome.clone());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Runs `work` in one transaction and tells whom it concerns.
+    fn transact(&mut self, work: impl FnOnce(&mut Batch<'_>) -> heed::Result<()>) -> Answer<()> {
+        let Told { news, ours } = self.committed(work)?;
+        for (id, name) in ours {
+            match name {
+                Some(name) => self.ours.insert(id, name),
+                None => self.ours.remove(&id),
+            };
+        }
+        let mut elsewhere: BTreeMap<Owner, Vec<(ClaimId, News)>> = BTreeMap::new();
+        for (owner, id, news) in news {
+            match owner.filter(|owner| *owner != self.liveness.owner) {
+                Some(owner) => elsewhere.entry(owner).or_default().push((id, news)),
+                // A claim that is tied to no process may be this one's, too.
+                None => self.listeners.tell(id, news),
+            }
+        }
+        self.sender.send(elsewhere);
+        Ok(())
+    }
+
+    fn committed(&mut self, work: impl FnOnce(&mut Batch<'_>) -> heed::Result<()>) -> Answer<Told> {
+        let refuse = |error: heed::Error| refused(&self.url, &error);
+        let txn = self.env.write_txn().map_err(refuse)?;
+        // Inside the transaction, so that the answer holds for all of it, give or take the deletion of a directory.
+        let is_gone = Identity::at(&self.data_path).ok() != Some(self.data);
+        let mut batch =
+            Batch::begin(txn, self.database, self.rules, &mut self.watch, is_gone).map_err(refuse)?;
+        let floor = batch.token_floor();
+        if floor >= self.token_ceiling && !is_gone {
+            self.token_ceiling = raise_ceiling(self.directory, &self.place, floor);
+        }
+        work(&mut batch).map_err(refuse)?;
+        match batch.commit() {
+            Ok(told) => Ok(told),
+            Err(CommitError::Before(error)) => Err(refuse(error)),
+            // The next transaction has the same number only if this one came to nothing.
+            Err(CommitError::During { error, id }) => match self.env.write_txn() {
+                Ok(next) if next.id() == id => Err(refuse(error)),
+                _ => Err(StoreError::unknown(format!("store {}: {error}", self.url))),
+            },
+        }
+    }
+
+    /// Ends what dead processes left behind.
+    fn sweep(&mut self) {
+        let mut dead = Vec::new();
+        let swept = self.transact(|batch| {
+            dead = batch.sweep()?;
+            Ok(())
+        });
+        match swept {
+            // Only now that no claim of theirs is left may their files go.
+            Ok(()) => {
+                for owner in dead {
+                    self.watch.bury(owner);
+                    self.sender.bury(owner);
+                }
+            }
+            Err(error) => tracing::debug!(%error, "the traces of dead processes stay for now"),
+        }
+    }
+
+    /// Ends the claims of this process that are left, and takes its traces away.
+    fn end(mut self) {
+        let (ours, rules): (Vec<_>, _) = (self.ours.drain().collect(), self.rules);
+        let released = ours.is_empty()
+            || self
+                .transact(|batch| {
+                    ours.iter().try_for_each(|(id, name)| {
+                        batch
+                            .change(name, |queue, now| queue.release(now, &rules, *id, Trail::Clean))
+                            .map(|_| ())
+                    })
+                })
+                .is_ok();
+        self.receiver.stop();
+        if released {
+            self.liveness.remove();
+        }
+    }
+}
+
+/// Puts it on record that tokens go up to a little beyond `floor`; answers up to where. Only after that may they.
+fn raise_ceiling(directory: &Directory, place: &Place, floor: u64) -> u64 {
+    let known = match Header::read(&directory.path) {
+        Ok(Found::Header(header)) => header.token_ceiling,
+        _ => 0,
+    };
+    if known > floor {
+        return known;
+    }
+    let header = Header { place: place.clone(), token_ceiling: floor + CEILING_STEP };
+    if let Err(error) = header.write(&directory.path, directory.file_mode) {
+        // Not worth refusing a lock for: the wall clock is a floor of its own.
+        tracing::warn!(
+            store = %directory.path.display(), %error,
+            "cannot record how high tokens go: should the machine crash and its clock go back, they may too"
+        );
+    }
+    header.token_ceiling
+}
