@@ -225,7 +225,7 @@ impl Hold {
         if shared.is_closed() {
             hold.lose(Why::Closed);
         }
-        hold.set_next_alarm();
+        hold.schedule(shared);
         Some(hold)
     }
 
@@ -233,11 +233,18 @@ impl Hold {
         self.vital.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Sets the alarm, and asks for a renewal if one is due already: an answer may arrive late.
+    fn schedule(self: &Arc<Self>, shared: &Arc<Shared>) {
+        if self.set_next_alarm() == Due::Renewal {
+            shared.keeper.ring(shared, self.clone());
+        }
+    }
+
     /// Sets the one alarm: for the next renewal, or, once that is due, for the end of validity.
-    fn set_next_alarm(self: &Arc<Self>) {
+    fn set_next_alarm(self: &Arc<Self>) -> Due {
         let mut vital = self.vital();
         if vital.end.is_some() {
-            return;
+            return Due::Nothing;
         }
         let is_due = self.clock.now() >= vital.renew_at;
         let at = if is_due { vital.valid_until } else { vital.renew_at.min(vital.valid_until) };
@@ -245,6 +252,7 @@ impl Hold {
             self.clock.cancel(alarm);
         }
         vital.alarm = Some(self.clock.wake_at(at, Waker::from(self.clone())));
+        if is_due { Due::Renewal } else { Due::Nothing }
     }
 
     fn state(&self) -> LeaseState {
@@ -339,10 +347,10 @@ impl Hold {
         vital.renew_at = renewal_moment(sent, ttl);
         vital.is_failing = false;
         drop(vital);
-        self.set_next_alarm();
         self.changed.notify_waiters();
         if let Some(shared) = self.client.upgrade() {
             shared.meters.renewed(slack);
+            self.schedule(&shared);
         }
     }
 

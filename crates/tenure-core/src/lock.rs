@@ -129,7 +129,8 @@ impl Lock {
     /// # Errors
     /// [`Error::TimedOut`] if others held it all the while ([`Error::Busy`] if the wait was zero),
     /// [`Error::Unavailable`] if the store did not serve, [`Error::Refused`] if it never will. The lock is not held
-    /// then, and nothing stays behind.
+    /// then, and nothing stays behind. A store that has not answered at all is given up after 10 s, or when the wait is
+    /// over; one that has answered before may be away for as long as the wait lasts.
     ///
     /// # Cancel safety
     /// Dropping the future gives up the place in line, and releases the lock if it was granted meanwhile.

@@ -18,8 +18,9 @@ use crate::pending::Pending;
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// Attempts of one claim are at least this far apart, even if the backend signals without end.
 const ATTEMPT_SPACING: Duration = Duration::from_millis(1);
-/// How long an acquire bears with a store that does not serve, if it is willing to wait at all.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// How long an acquire that is willing to wait bears with a store that has never answered it: long enough for a restart,
+/// short enough to notice a wrong address. Once it was answered, it bears with the store as long as it waits.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long acquire may block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +49,7 @@ pub(crate) async fn obtain(pending: &mut Pending, wait: Wait) -> Result<Obtained
     };
     let mut trouble: Option<Trouble> = None;
     let mut standing = None;
+    let mut was_answered = false;
     loop {
         let sent = clock.now();
         let is_last = sent >= deadline;
@@ -61,6 +63,7 @@ pub(crate) async fn obtain(pending: &mut Pending, wait: Wait) -> Result<Obtained
                 return Err(Error::from_store(Some(&name), &shared.store, cause));
             }
         };
+        was_answered |= answer.is_ok();
         let pause_until = match answer {
             Ok(Attempt::Settled(outcome)) => return Ok(Obtained::Settled(outcome)),
             Ok(Attempt::Granted(grant)) if clock.now() < valid_until(&grant) => {
@@ -99,7 +102,7 @@ pub(crate) async fn obtain(pending: &mut Pending, wait: Wait) -> Result<Obtained
             Err(error) => Trouble::add(&mut trouble, sent, error),
         };
         if let Some(Trouble { cause, since, .. }) = &trouble {
-            if is_last || clock.now() >= *since + PATIENCE {
+            if is_last || (!was_answered && clock.now() >= *since + PATIENCE) {
                 return Err(Error::from_store(Some(&name), &shared.store, cause.clone()));
             }
         }
