@@ -63,6 +63,15 @@ impl Embedded {
         self.store.liveness.descriptor()
     }
 
+    /// The names of the locks that something is stored about, waiters that were given up included.
+    ///
+    /// # Errors
+    /// If the store did not serve.
+    #[doc(hidden)]
+    pub async fn stored_names(&self) -> Answer<Vec<LockName>> {
+        self.store.call(|batch| batch.stored_names().map(Ok)).await
+    }
+
     fn grant(&self, claim: &Claim, token: FencingToken, ttl: Duration, since: BootInstant) -> Grant {
         Grant { token, ttl, since, revoked: Some(revoked(self.store.clone(), claim.clone())) }
     }

@@ -191,18 +191,60 @@ impl<'t> Batch<'t> {
         }
         self.checked.extend(dead.iter().map(|owner| (*owner, true)));
         for name in self.names_with(|queue| queue.owners().any(|owner| dead.contains(&owner)))? {
-            let swept = self.change(&name, |_, _| Step { answer: (), notices: Vec::new() })?;
-            debug_assert!(swept.is_ok(), "the record was read just now");
+            self.tidy(&name)?;
         }
         Ok(dead)
     }
 
-    /// Reads every record.
+    /// Reads every record and forgets what has expired.
     ///
     /// # Errors
-    /// If there is one that this version cannot have written.
-    pub(crate) fn read_all(&self) -> heed::Result<()> {
-        self.names_with(|_| false).map(drop)
+    /// If there is a record that this version cannot have written.
+    pub(crate) fn tidy_all(&mut self) -> heed::Result<()> {
+        let micros = self.now().micros;
+        for name in self.names_with(|queue| queue.next_expiry().is_some_and(|at| at <= micros))? {
+            self.tidy(&name)?;
+        }
+        Ok(())
+    }
+
+    /// Looks at the next lock after `*after`, whatever it is, and forgets what has expired there: so nothing stays
+    /// for ever of a lock that nobody asks for again.
+    pub(crate) fn tidy_next(&mut self, after: &mut Vec<u8>) -> heed::Result<()> {
+        let from = if after.is_empty() { b"\x01" } else { after.as_slice() };
+        let Some((key, stored)) = self.database.get_greater_than(&self.txn, from)? else {
+            after.clear();
+            return Ok(());
+        };
+        let micros = self.now().micros;
+        let is_due =
+            Queue::from_bytes(stored).is_ok_and(|queue| queue.next_expiry().is_some_and(|at| at <= micros));
+        let name = std::str::from_utf8(key).ok().and_then(|name| LockName::new(name).ok());
+        after.clear();
+        after.extend_from_slice(key);
+        match name {
+            Some(name) if is_due && !self.is_gone => self.tidy(&name),
+            _ => Ok(()),
+        }
+    }
+
+    fn tidy(&mut self, name: &LockName) -> heed::Result<()> {
+        let rules = self.rules;
+        let tidied =
+            self.change(name, |queue, now| Step { notices: queue.reap(now, &rules, |_| false), answer: () })?;
+        debug_assert!(tidied.is_ok(), "the record was read just now");
+        Ok(())
+    }
+
+    /// The names of the locks that something is stored about.
+    pub(crate) fn stored_names(&self) -> heed::Result<Vec<LockName>> {
+        let now = self.now();
+        self.names_with(|queue| !queue.is_idle(now))
+    }
+
+    /// Whether anything is to be written.
+    pub(crate) fn is_changed(&self) -> bool {
+        self.is_changed
     }
 
     fn names_with(&self, is_wanted: impl Fn(&Queue) -> bool) -> heed::Result<Vec<LockName>> {

@@ -28,6 +28,9 @@ const BATCH_MAX: usize = 256;
 /// tokens jump at most when the machine comes back from a crash.
 const CEILING_STEP: u64 = 10 * 60 * 1_000_000;
 
+/// Every so many transactions one more lock is looked at, for what has expired in it.
+const TIDY_EVERY: u32 = 4;
+
 /// What the thread hands out once the store is open.
 pub(crate) struct Ready {
     pub(crate) liveness: Arc<Liveness>,
@@ -141,7 +144,7 @@ fn open_and_read(config: &Config, directory: &Directory, token_floor: u64) -> he
         let mut watch = Watch::new(&directory.path, Owner(0));
         let mut batch = Batch::begin(env.write_txn()?, database, config.rules, &mut watch, false)?;
         batch.raise_token(token_floor);
-        batch.read_all()?;
+        batch.tidy_all()?;
         match batch.commit() {
             Ok(_) => {}
             Err(CommitError::Before(error) | CommitError::During { error, .. }) => return Err(error),
@@ -195,6 +198,9 @@ struct Server<'e> {
     receiver: Receiver,
     /// The claims of this process that the store knows: they end with it.
     ours: HashMap<ClaimId, LockName>,
+    batches: u32,
+    /// The lock that was tidied last.
+    tidied: Vec<u8>,
 }
 
 impl<'e> Server<'e> {
@@ -230,6 +236,8 @@ impl<'e> Server<'e> {
             sender: Sender::new(directory).map_err(unusable("make a socket for"))?,
             receiver,
             ours: HashMap::new(),
+            batches: 0,
+            tidied: Vec::new(),
         };
         server.sweep();
         Ok(server)
@@ -304,6 +312,10 @@ impl<'e> Server<'e> {
             self.token_ceiling = raise_ceiling(self.directory, &self.place, floor);
         }
         work(&mut batch).map_err(refuse)?;
+        self.batches = self.batches.wrapping_add(1);
+        if batch.is_changed() && self.batches % TIDY_EVERY == 0 {
+            batch.tidy_next(&mut self.tidied).map_err(refuse)?;
+        }
         match batch.commit() {
             Ok(told) => Ok(told),
             Err(CommitError::Before(error)) => Err(refuse(error)),
