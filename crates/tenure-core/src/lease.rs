@@ -180,6 +180,13 @@ struct Vital {
     ended_at: Option<BootInstant>,
 }
 
+impl Vital {
+    /// When it is declared lost if nothing renews it: so early that whoever waits for the news has it in time.
+    fn lost_at(&self) -> BootInstant {
+        self.valid_until - told_early(self.ttl)
+    }
+}
+
 /// What the keeper must do for a hold that rang.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Due {
@@ -196,7 +203,7 @@ impl Hold {
         trail: Trail,
     ) -> Option<Arc<Self>> {
         let valid_until = valid_until(&grant);
-        if shared.clock.now() >= valid_until {
+        if shared.clock.now() >= valid_until - told_early(grant.ttl) {
             return None;
         }
         let hold = Arc::new(Self {
@@ -247,7 +254,7 @@ impl Hold {
             return Due::Nothing;
         }
         let is_due = self.clock.now() >= vital.renew_at;
-        let at = if is_due { vital.valid_until } else { vital.renew_at.min(vital.valid_until) };
+        let at = if is_due { vital.lost_at() } else { vital.renew_at.min(vital.lost_at()) };
         if let Some(alarm) = vital.alarm.take() {
             self.clock.cancel(alarm);
         }
@@ -261,7 +268,7 @@ impl Hold {
         match &vital.end {
             Some(End::Released) => LeaseState::Released,
             Some(End::Lost(why)) => LeaseState::Lost { why: why.clone() },
-            None if now >= vital.valid_until => {
+            None if now >= vital.lost_at() => {
                 drop(vital);
                 self.lose(Why::Expired);
                 LeaseState::Lost { why: Why::Expired }
@@ -420,6 +427,12 @@ impl Drop for Hold {
 /// Until when a grant is valid: a little less than the store says.
 pub(crate) fn valid_until(grant: &Grant) -> BootInstant {
     grant.since + grant.ttl - drift_margin(grant.ttl)
+}
+
+/// How long before the end of validity a lease is declared lost: the news must reach its holder before, and an alarm
+/// rings at its moment or later, never earlier.
+fn told_early(ttl: Duration) -> Duration {
+    (ttl / 200).min(Duration::from_millis(20)) + Duration::from_millis(1)
 }
 
 /// When to renew: a third into the ttl, or a little earlier. Rounded down to a grid, so that leases taken at about the
