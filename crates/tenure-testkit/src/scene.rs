@@ -159,11 +159,7 @@ pub async fn inspect(backend: &dyn Backend, lock: &str) -> LockState {
 /// # Panics
 /// Never.
 pub fn eviction(force: bool) -> Eviction {
-    Eviction {
-        token: None,
-        force,
-        reason: Reason::new("on purpose").expect("a valid reason"),
-    }
+    Eviction { token: None, force, reason: Reason::new("on purpose").expect("a valid reason") }
 }
 
 /// Until when a holder may think that it holds.

@@ -67,9 +67,7 @@ impl MemorySubject {
 
     /// A new, empty store.
     pub fn new() -> Self {
-        Self {
-            memory: Memory::with(Arc::new(SystemClock), Self::RULES),
-        }
+        Self { memory: Memory::with(Arc::new(SystemClock), Self::RULES) }
     }
 }
 
@@ -86,10 +84,6 @@ impl Subject for MemorySubject {
     }
 
     async fn leftovers(&self) -> Vec<String> {
-        self.memory
-            .stored_names()
-            .iter()
-            .map(|name| format!("{name:?}"))
-            .collect()
+        self.memory.stored_names().iter().map(|name| format!("{name:?}")).collect()
     }
 }

@@ -72,9 +72,7 @@ macro_rules! backend {
                     let (inner, claim) = (self.inner().clone(), claim.clone());
                     Box::pin(async move { inner.attempt(&claim, line).await })
                 };
-                self.pass(Verb::Attempt, call)
-                    .await
-                    .map(|attempt| self.told(attempt))
+                self.pass(Verb::Attempt, call).await.map(|attempt| self.told(attempt))
             }
 
             async fn renew(&self, claims: &[Arc<Claim>]) -> Vec<Answer<Renewal>> {
@@ -121,11 +119,8 @@ macro_rules! backend {
 
             async fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Answer<LockPage> {
                 let call = || -> BoxFuture<'static, _> {
-                    let (inner, prefix, after) = (
-                        self.inner().clone(),
-                        prefix.to_owned(),
-                        after.map(str::to_owned),
-                    );
+                    let (inner, prefix, after) =
+                        (self.inner().clone(), prefix.to_owned(), after.map(str::to_owned));
                     Box::pin(async move { inner.list(&prefix, after.as_deref(), limit).await })
                 };
                 self.pass(Verb::Other, call).await
@@ -154,12 +149,7 @@ pub struct Laggy {
 impl Laggy {
     /// Delays what `inner` is asked by up to `before_max`, and its answers by up to `after_max`.
     pub fn new(inner: Arc<dyn Backend>, seed: u64, before_max: Duration, after_max: Duration) -> Self {
-        Self {
-            inner,
-            dice: Dice::new(seed),
-            before_max,
-            after_max,
-        }
+        Self { inner, dice: Dice::new(seed), before_max, after_max }
     }
 }
 
@@ -190,6 +180,8 @@ pub struct Flaky {
     dice: Dice,
     requests_lost: f64,
     answers_lost: f64,
+    /// How many more requests it may spoil.
+    spoils: AtomicUsize,
 }
 
 impl Flaky {
@@ -200,7 +192,20 @@ impl Flaky {
             dice: Dice::new(seed),
             requests_lost,
             answers_lost,
+            spoils: AtomicUsize::new(usize::MAX),
         }
+    }
+
+    /// Leaves every request after the first `count` alone.
+    #[must_use]
+    pub fn for_the_first(mut self, count: usize) -> Self {
+        self.spoils = AtomicUsize::new(count);
+        self
+    }
+
+    fn may_spoil(&self) -> bool {
+        let one_less = |left: usize| left.checked_sub(1);
+        self.spoils.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok()
     }
 }
 
@@ -214,6 +219,9 @@ impl Around for Flaky {
         _: Verb<'_>,
         call: impl Fn() -> BoxFuture<'static, Answer<T>> + Send + Sync,
     ) -> Answer<T> {
+        if !self.may_spoil() {
+            return call().await;
+        }
         if self.dice.is_below(self.requests_lost) {
             return Err(StoreError::unknown("the request was lost, on purpose"));
         }
@@ -240,11 +248,7 @@ pub struct Duplicating {
 impl Duplicating {
     /// Sends what `inner` is asked twice, and late duplicates up to `late_by_max` after a release.
     pub fn new(inner: Arc<dyn Backend>, seed: u64, late_by_max: Duration) -> Self {
-        Self {
-            inner,
-            dice: Dice::new(seed),
-            late_by_max,
-        }
+        Self { inner, dice: Dice::new(seed), late_by_max }
     }
 }
 
@@ -313,11 +317,7 @@ impl Switch {
 impl Silent {
     /// `inner`, which answers until told otherwise.
     pub fn new(inner: Arc<dyn Backend>) -> Self {
-        Self {
-            inner,
-            switch: Switch::default(),
-            deadline: None,
-        }
+        Self { inner, switch: Switch::default(), deadline: None }
     }
 
     /// Answers [`StoreError::Unknown`] after `deadline`, as the boundary demands; without one, never.
@@ -360,15 +360,11 @@ impl Around for Silent {
 
     fn told(&self, attempt: Attempt) -> Attempt {
         match attempt {
-            Attempt::Granted(grant) => Attempt::Granted(Grant {
-                revoked: grant.revoked.map(|revoked| self.gate(revoked)),
-                ..grant
-            }),
+            Attempt::Granted(grant) => {
+                Attempt::Granted(Grant { revoked: grant.revoked.map(|revoked| self.gate(revoked)), ..grant })
+            }
             Attempt::Busy(busy) => Attempt::Busy(Busy {
-                wake: Wake {
-                    signal: busy.wake.signal.map(|signal| self.gate(signal)),
-                    ..busy.wake
-                },
+                wake: Wake { signal: busy.wake.signal.map(|signal| self.gate(signal)), ..busy.wake },
                 ..busy
             }),
             settled @ Attempt::Settled(_) => settled,
@@ -382,11 +378,7 @@ impl Silent {
         let switch = self.switch.clone();
         Box::pin(async move {
             let news = news.await;
-            if switch.is_silent() {
-                std::future::pending().await
-            } else {
-                news
-            }
+            if switch.is_silent() { std::future::pending().await } else { news }
         })
     }
 }
@@ -404,11 +396,7 @@ pub struct Limited {
 impl Limited {
     /// `inner`, offering only this.
     pub fn new(inner: Arc<dyn Backend>, offers: Capabilities) -> Self {
-        Self {
-            inner,
-            offers,
-            asked: AtomicUsize::new(0),
-        }
+        Self { inner, offers, asked: AtomicUsize::new(0) }
     }
 
     /// How many requests it was sent.
@@ -437,3 +425,75 @@ impl Around for Limited {
 }
 
 backend!(Limited);
+
+/// Gives every task a turn before and after each request: every verb has a moment at which it was sent and one at which
+/// it was carried out, and both can be cancelled.
+#[derive(Debug)]
+pub struct Yielding {
+    inner: Arc<dyn Backend>,
+}
+
+impl Yielding {
+    /// `inner`, never answering at the first poll.
+    pub fn new(inner: Arc<dyn Backend>) -> Self {
+        Self { inner }
+    }
+}
+
+impl Around for Yielding {
+    fn inner(&self) -> &Arc<dyn Backend> {
+        &self.inner
+    }
+
+    async fn pass<T: Send + 'static>(
+        &self,
+        _: Verb<'_>,
+        call: impl Fn() -> BoxFuture<'static, Answer<T>> + Send + Sync,
+    ) -> Answer<T> {
+        tokio::task::yield_now().await;
+        let answer = call().await;
+        tokio::task::yield_now().await;
+        answer
+    }
+}
+
+backend!(Yielding);
+
+/// Never wakes anybody: a client that hears no signal and is told to look in an hour.
+#[derive(Debug)]
+pub struct Deaf {
+    inner: Arc<dyn Backend>,
+}
+
+impl Deaf {
+    /// `inner`, without its signals.
+    pub fn new(inner: Arc<dyn Backend>) -> Self {
+        Self { inner }
+    }
+}
+
+impl Around for Deaf {
+    fn inner(&self) -> &Arc<dyn Backend> {
+        &self.inner
+    }
+
+    async fn pass<T: Send + 'static>(
+        &self,
+        _: Verb<'_>,
+        call: impl Fn() -> BoxFuture<'static, Answer<T>> + Send + Sync,
+    ) -> Answer<T> {
+        call().await
+    }
+
+    fn told(&self, attempt: Attempt) -> Attempt {
+        match attempt {
+            Attempt::Busy(busy) => Attempt::Busy(Busy {
+                wake: Wake { at_latest: Duration::from_secs(3600), signal: None },
+                ..busy
+            }),
+            other => other,
+        }
+    }
+}
+
+backend!(Deaf);

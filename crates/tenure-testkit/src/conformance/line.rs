@@ -49,10 +49,7 @@ pub(super) async fn a_lock_found_free_goes_to_the_head(subject: Arc<dyn Subject>
     busy(b.attempt(&head, Line::Join).await);
     let is_over = async || {
         let state = inspect(&*a, "found").await;
-        state
-            .holders
-            .iter()
-            .all(|holder| holder.fingerprint != expiring.id.fingerprint())
+        state.holders.iter().all(|holder| holder.fingerprint != expiring.id.fingerprint())
     };
     until(SLACK, "the grant expires", is_over).await;
     busy(a.attempt(&exclusive("found"), Line::Pass).await);
@@ -79,11 +76,7 @@ pub(super) async fn readers_do_not_pass_a_writer(subject: Arc<dyn Subject>) {
     for waited in [&third, &second] {
         granted(client.attempt(waited, Line::Join).await);
     }
-    assert_eq!(
-        inspect(&*client, "rw").await.holders.len(),
-        2,
-        "readers hold it together"
-    );
+    assert_eq!(inspect(&*client, "rw").await.holders.len(), 2, "readers hold it together");
     for held in [&second, &third] {
         assert_eq!(client.release(held, Trail::Clean).await, Ok(Released::Held));
     }
@@ -97,24 +90,14 @@ pub(super) async fn try_acquire_never_joins_the_line(subject: Arc<dyn Subject>) 
     granted(a.attempt(&held, Line::Join).await);
     let trying = locks(b.clone());
     for _ in 0..3 {
-        assert!(
-            trying
-                .lock("try")
-                .try_acquire()
-                .await
-                .expect("the store answers")
-                .is_none()
-        );
+        assert!(trying.lock("try").try_acquire().await.expect("the store answers").is_none());
     }
     let undecided = exclusive("try");
     busy(b.attempt(&undecided, Line::Join).await);
     assert_eq!(busy(b.attempt(&undecided, Line::Pass).await).ahead, None);
     assert_eq!(inspect(&*a, "try").await.waiters, []);
     assert_eq!(a.release(&held, Trail::Clean).await, Ok(Released::Held));
-    assert!(
-        !inspect(&*a, "try").await.is_held(),
-        "given to somebody who went away"
-    );
+    assert!(!inspect(&*a, "try").await.is_held(), "given to somebody who went away");
     trying.close(SLACK).await.expect("nothing to clean up");
     nothing_is_left(&*subject).await;
 }
@@ -132,21 +115,12 @@ pub(super) async fn a_vanished_waiter_holds_nobody_up(subject: Arc<dyn Subject>)
     }
     let living = locks(c);
     let acquire = tokio::spawn(living.lock("dead").label("the living").acquire());
-    let waits = async || {
-        inspect(&*a, "dead")
-            .await
-            .waiters
-            .iter()
-            .any(|w| w.label.as_str() == "the living")
-    };
+    let waits = async || inspect(&*a, "dead").await.waiters.iter().any(|w| w.label.as_str() == "the living");
     until(SLACK, "it stands in line", waits).await;
 
     assert_eq!(a.release(&held, Trail::Clean).await, Ok(Released::Held));
     let bound = offers.line_ttl + offers.first_ttl + SLACK;
-    let guard = within(bound, "the dead give way", acquire)
-        .await
-        .expect("no panic")
-        .expect("a grant");
+    let guard = within(bound, "the dead give way", acquire).await.expect("no panic").expect("a grant");
     guard.release().await.expect("held all along");
     living.close(SLACK).await.expect("nothing to clean up");
     nothing_stays(&*subject).await;
@@ -168,11 +142,7 @@ pub(super) async fn a_leaving_waiter_lets_the_line_move(subject: Arc<dyn Subject
         }
         let state = inspect(&*a, "leave").await;
         assert_eq!(state.waiters, [], "{state:?}");
-        assert_eq!(
-            state.holders.len(),
-            2,
-            "the reader behind the writer was served: {state:?}"
-        );
+        assert_eq!(state.holders.len(), 2, "the reader behind the writer was served: {state:?}");
         granted(b.attempt(&second, Line::Join).await);
         for held in [&first, &second] {
             assert_eq!(a.release(held, Trail::Clean).await, Ok(Released::Held));
@@ -186,31 +156,18 @@ pub(super) async fn a_release_wakes_the_next(subject: Arc<dyn Subject>) {
     let (holding, waiting) = (locks(subject.open().await), locks(subject.open().await));
     let offers = holding.capabilities();
     for _ in 0..5 {
-        let guard = holding
-            .lock("wake")
-            .ttl(Duration::from_secs(60))
-            .acquire()
-            .await
-            .expect("free");
+        let guard = holding.lock("wake").ttl(Duration::from_secs(60)).acquire().await.expect("free");
         let token = guard.token();
         let acquire = tokio::spawn(waiting.lock("wake").acquire());
         if offers.fifo {
-            let stands = async || {
-                holding
-                    .inspect("wake")
-                    .await
-                    .is_ok_and(|state| state.waiters.len() == 1)
-            };
+            let stands = async || holding.inspect("wake").await.is_ok_and(|state| state.waiters.len() == 1);
             until(SLACK, "it stands in line", stands).await;
         } else {
             sleep(ms(50)).await;
         }
         guard.release().await.expect("held all along");
         let bound = offers.line_ttl / 3 + SLACK;
-        let next = within(bound, "the next is woken", acquire)
-            .await
-            .expect("no panic")
-            .expect("a grant");
+        let next = within(bound, "the next is woken", acquire).await.expect("no panic").expect("a grant");
         assert!(next.token() > token);
         next.release().await.expect("held all along");
     }
@@ -221,19 +178,10 @@ pub(super) async fn a_release_wakes_the_next(subject: Arc<dyn Subject>) {
 pub(super) async fn a_living_waiter_keeps_its_place(subject: Arc<dyn Subject>) {
     let (holding, waiting) = (locks(subject.open().await), locks(subject.open().await));
     let line_ttl = holding.capabilities().line_ttl;
-    let guard = holding
-        .lock("patience")
-        .ttl(Duration::from_secs(60))
-        .acquire()
-        .await
-        .expect("free");
+    let guard = holding.lock("patience").ttl(Duration::from_secs(60)).acquire().await.expect("free");
     let stand = async |count| {
-        let stands = async || {
-            holding
-                .inspect("patience")
-                .await
-                .is_ok_and(|state| state.waiters.len() == count)
-        };
+        let stands =
+            async || holding.inspect("patience").await.is_ok_and(|state| state.waiters.len() == count);
         until(SLACK, "it stands in line", stands).await;
     };
     let first = tokio::spawn(waiting.lock("patience").acquire());
@@ -242,16 +190,10 @@ pub(super) async fn a_living_waiter_keeps_its_place(subject: Arc<dyn Subject>) {
     let second = tokio::spawn(waiting.lock("patience").acquire());
     stand(2).await;
     guard.release().await.expect("held all along");
-    let first = within(line_ttl + SLACK, "the first", first)
-        .await
-        .expect("no panic")
-        .expect("a grant");
+    let first = within(line_ttl + SLACK, "the first", first).await.expect("no panic").expect("a grant");
     assert!(!second.is_finished(), "the second came before the first");
     first.release().await.expect("held all along");
-    let second = within(line_ttl + SLACK, "the second", second)
-        .await
-        .expect("no panic")
-        .expect("a grant");
+    let second = within(line_ttl + SLACK, "the second", second).await.expect("no panic").expect("a grant");
     second.release().await.expect("held all along");
     nothing_is_left(&*subject).await;
 }

@@ -128,20 +128,11 @@ pub(super) async fn names_are_told_apart_byte_for_byte(subject: Arc<dyn Subject>
     for claim in &held {
         let state = inspect(&*client, claim.name.as_str()).await;
         assert_eq!(state.name, claim.name);
-        let holders: Vec<_> = state
-            .holders
-            .iter()
-            .map(|holder| holder.fingerprint.clone())
-            .collect();
+        let holders: Vec<_> = state.holders.iter().map(|holder| holder.fingerprint.clone()).collect();
         assert_eq!(holders, [claim.id.fingerprint()], "{:?}", claim.name);
     }
     for claim in &held {
-        assert_eq!(
-            client.release(claim, Trail::Clean).await,
-            Ok(Released::Held),
-            "{:?}",
-            claim.name
-        );
+        assert_eq!(client.release(claim, Trail::Clean).await, Ok(Released::Held), "{:?}", claim.name);
     }
     nothing_is_left(&*subject).await;
 }

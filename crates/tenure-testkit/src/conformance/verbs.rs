@@ -26,11 +26,7 @@ pub(super) async fn verbs_are_idempotent(subject: Arc<dyn Subject>) {
     }
     if b.capabilities().fifo {
         for _ in 0..2 {
-            assert_eq!(
-                busy(b.attempt(&second, Line::Join).await).ahead,
-                Some(0),
-                "one place in line"
-            );
+            assert_eq!(busy(b.attempt(&second, Line::Join).await).ahead, Some(0), "one place in line");
         }
         let state = inspect(&*a, "twice").await;
         assert_eq!((state.holders.len(), state.waiters.len()), (1, 1), "{state:?}");
@@ -39,11 +35,7 @@ pub(super) async fn verbs_are_idempotent(subject: Arc<dyn Subject>) {
     assert_eq!(a.release(&first, Trail::Clean).await, Ok(Released::Absent));
     let next = granted(b.attempt(&second, Line::Join).await).token;
     assert!(next > token);
-    assert_eq!(
-        a.release(&first, Trail::Clean).await,
-        Ok(Released::Absent),
-        "again, against a newer holder"
-    );
+    assert_eq!(a.release(&first, Trail::Clean).await, Ok(Released::Absent), "again, against a newer holder");
     assert_eq!(granted(b.attempt(&second, Line::Join).await).token, next);
     assert_eq!(b.release(&second, Trail::Clean).await, Ok(Released::Held));
     nothing_is_left(&*subject).await;
@@ -53,41 +45,24 @@ pub(super) async fn verbs_are_idempotent(subject: Arc<dyn Subject>) {
 /// given away. `ZooKeeper` 1262, simstudio 6864: the timed-out request that took the lock after all.
 pub(super) async fn late_duplicates_do_nothing(subject: Arc<dyn Subject>) {
     let (a, b) = (subject.open().await, subject.open().await);
-    let (held, waited, unseen, newer) = (
-        exclusive("late"),
-        exclusive("late"),
-        exclusive("late"),
-        exclusive("late"),
-    );
+    let (held, waited, unseen, newer) =
+        (exclusive("late"), exclusive("late"), exclusive("late"), exclusive("late"));
 
     granted(a.attempt(&held, Line::Join).await);
     busy(a.attempt(&waited, Line::Join).await);
-    a.release(&waited, Trail::Doubtful)
-        .await
-        .expect("the store answers");
+    a.release(&waited, Trail::Doubtful).await.expect("the store answers");
     assert_eq!(a.release(&held, Trail::Doubtful).await, Ok(Released::Held));
     // Its attempt is still on its way when the release arrives.
     assert_eq!(a.release(&unseen, Trail::Doubtful).await, Ok(Released::Absent));
 
     for is_taken in [false, true] {
-        let token = if is_taken {
-            Some(granted(b.attempt(&newer, Line::Join).await).token)
-        } else {
-            None
-        };
+        let token = if is_taken { Some(granted(b.attempt(&newer, Line::Join).await).token) } else { None };
         for late in [&held, &waited, &unseen] {
             for line in [Line::Join, Line::Pass] {
                 assert_eq!(refused(a.attempt(late, line).await).kind, RefusalKind::Ended);
             }
-            assert!(
-                matches!(renew(&*a, late).await, Renewal::Lost(_)),
-                "a late renewal"
-            );
-            assert_eq!(
-                a.release(late, Trail::Doubtful).await,
-                Ok(Released::Absent),
-                "a late release"
-            );
+            assert!(matches!(renew(&*a, late).await, Renewal::Lost(_)), "a late renewal");
+            assert_eq!(a.release(late, Trail::Doubtful).await, Ok(Released::Absent), "a late release");
         }
         let state = inspect(&*b, "late").await;
         assert_eq!(state.holders.len(), usize::from(is_taken), "{state:?}");
@@ -114,20 +89,13 @@ pub(super) async fn only_the_exact_claim_releases(subject: Arc<dyn Subject>) {
             assert!(matches!(renew(&**client, stranger).await, Renewal::Lost(_)));
         }
     }
-    let elsewhere = Claim {
-        name: exclusive("other").name,
-        ..held.clone()
-    };
+    let elsewhere = Claim { name: exclusive("other").name, ..held.clone() };
     assert_eq!(
         a.release(&elsewhere, Trail::Clean).await,
         Ok(Released::Absent),
         "the same id under another name"
     );
-    assert_eq!(
-        granted(a.attempt(&held, Line::Join).await).token,
-        token,
-        "still held"
-    );
+    assert_eq!(granted(a.attempt(&held, Line::Join).await).token, token, "still held");
     // Whoever knows the claim may end it, whichever client that is.
     assert_eq!(b.release(&held, Trail::Clean).await, Ok(Released::Held));
     nothing_is_left(&*subject).await;
@@ -151,31 +119,19 @@ pub(super) async fn a_lost_claim_is_never_renewed_back(subject: Arc<dyn Subject>
     let (a, b) = (subject.open().await, subject.open().await);
     let lost = claim("gone", Mode::Exclusive, ms(150));
     granted(a.attempt(&lost, Line::Join).await);
-    until(SLACK, "the grant expires", async || {
-        !inspect(&*b, "gone").await.is_held()
-    })
-    .await;
+    until(SLACK, "the grant expires", async || !inspect(&*b, "gone").await.is_held()).await;
 
-    assert!(
-        matches!(renew(&*a, &lost).await, Renewal::Lost(_)),
-        "expired, and nobody came"
-    );
+    assert!(matches!(renew(&*a, &lost).await, Renewal::Lost(_)), "expired, and nobody came");
     assert!(!inspect(&*b, "gone").await.is_held(), "re-created");
 
     let next = exclusive("gone");
     let token = granted(b.attempt(&next, Line::Join).await).token;
-    assert!(
-        matches!(renew(&*a, &lost).await, Renewal::Lost(_)),
-        "taken by another"
-    );
+    assert!(matches!(renew(&*a, &lost).await, Renewal::Lost(_)), "taken by another");
     assert_eq!(granted(b.attempt(&next, Line::Join).await).token, token);
     assert_eq!(b.release(&next, Trail::Clean).await, Ok(Released::Held));
 
     assert!(matches!(renew(&*b, &next).await, Renewal::Lost(_)), "released");
-    assert!(
-        matches!(renew(&*a, &exclusive("gone")).await, Renewal::Lost(_)),
-        "never granted"
-    );
+    assert!(matches!(renew(&*a, &exclusive("gone")).await, Renewal::Lost(_)), "never granted");
     assert!(!inspect(&*b, "gone").await.is_held(), "re-created");
     nothing_is_left(&*subject).await;
 }
@@ -184,10 +140,7 @@ pub(super) async fn a_lost_claim_is_never_renewed_back(subject: Arc<dyn Subject>
 pub(super) async fn renewing_never_shortens(subject: Arc<dyn Subject>) {
     let client = subject.open().await;
     let long = exclusive("long");
-    let short = Claim {
-        ttl: Ttl::new(ms(60)).expect("a valid ttl"),
-        ..long.clone()
-    };
+    let short = Claim { ttl: Ttl::new(ms(60)).expect("a valid ttl"), ..long.clone() };
     granted(client.attempt(&long, Line::Join).await);
     assert!(matches!(renew(&*client, &short).await, Renewal::Renewed { .. }));
     granted(client.attempt(&short, Line::Join).await);
@@ -235,10 +188,7 @@ pub(super) async fn a_grant_is_dated_before_its_request(subject: Arc<dyn Subject
     let grant = granted(a.attempt(&first, Line::Join).await);
     assert!(grant.ttl <= first.ttl.get());
     assert!(grant.since >= asked_at, "dated before anybody asked");
-    until(SLACK, "the grant expires", async || {
-        !inspect(&*b, "dated").await.is_held()
-    })
-    .await;
+    until(SLACK, "the grant expires", async || !inspect(&*b, "dated").await.is_held()).await;
     let free_at = now();
     assert!(
         valid_until(&grant) < free_at,
@@ -292,20 +242,12 @@ pub(super) async fn another_shape_is_refused(subject: Arc<dyn Subject>) {
                 assert_eq!(refusal.kind, RefusalKind::Shape);
                 for shape in [used.shape(), wanted.shape()] {
                     let shape = shape.to_string();
-                    assert!(
-                        refusal.message.contains(&shape),
-                        "{:?} does not name {shape}",
-                        refusal.message
-                    );
+                    assert!(refusal.message.contains(&shape), "{:?} does not name {shape}", refusal.message);
                 }
             }
         }
         let state = inspect(&*client, "shape").await;
-        assert_eq!(
-            (state.holders.len(), state.waiters.len()),
-            (1, 0),
-            "nothing changed"
-        );
+        assert_eq!((state.holders.len(), state.waiters.len()), (1, 0), "nothing changed");
         assert_eq!(client.release(&holder, Trail::Clean).await, Ok(Released::Held));
     }
     nothing_is_left(&*subject).await;
