@@ -1,0 +1,401 @@
+//! The command line: every command, flag and default, and the checks that need no store.
+//!
+//! A default is written once, here, at its flag. What a command does is in `commands/`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use tenure::{LockName, Reason, Ttl};
+
+const EXAMPLES: &str = "\
+Examples:
+  tenure run nightly-report --wait 10s -- ./report.sh   exit 75 if another is at it for longer than that
+  tenure run migrate -- ./migrate                       the second one waits
+  tenure ls                                             who holds what, since when, who waits
+  eval \"$(tenure acquire deploy --ttl 10m --export)\"    hold it across commands: renew, check, release
+
+Exit codes: 0 done, 1 answered no, 2 usage, 69 store unavailable, 70 internal, 75 busy or timed out, 76 lost,
+77 not permitted, 78 bad configuration. `run` passes on the command's own.";
+
+/// One party at a time: run things under a lock, see who holds what.
+#[derive(Debug, Parser)]
+#[command(name = "tenure", version, long_version = long_version(), after_help = EXAMPLES, disable_help_subcommand = true)]
+#[command(subcommand_required = true, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+fn long_version() -> &'static str {
+    use std::sync::LazyLock;
+    static TEXT: LazyLock<String> = LazyLock::new(|| {
+        let stores: Vec<String> = tenure::STORES.iter().map(|store| format!("{store}:")).collect();
+        format!("{}\nstores: {}", env!("CARGO_PKG_VERSION"), stores.join(" "))
+    });
+    &TEXT
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Global {
+    /// Where the locks are: file:DIR, memory: [env: TENURE_STORE] [default: a directory of this user's]
+    #[arg(long, global = true, value_name = "URL")]
+    pub(crate) store: Option<String>,
+    /// Put every name inside this namespace: `a` is then `NS/a` [env: TENURE_NAMESPACE]
+    #[arg(long, global = true, value_name = "NS")]
+    pub(crate) namespace: Option<String>,
+    /// Answer in JSON
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// How messages on stderr look
+    #[arg(long, global = true, value_name = "FORMAT", default_value = "text")]
+    pub(crate) log_format: LogFormat,
+    /// Tell more on stderr: -v what goes wrong and is tried again, -vv every step
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a command while the lock is held
+    Run(Run),
+    /// Take a lock and print its claim; it lives until it is released or its ttl ends
+    Acquire(Acquire),
+    /// Renew a claim that `acquire` printed
+    Renew(Renew),
+    /// Give back a claim that `acquire` printed
+    Release(Release),
+    /// Ask whether a lock is held: exit 0 if it is, 1 if it is free
+    Check(Check),
+    /// List locks: who holds them, who waits
+    Ls(Ls),
+    /// Show one lock: who holds it, who waits
+    Show(Show),
+    /// Follow one lock, or all of them, until interrupted
+    Watch(Watch),
+    /// Take a lock away from its holders
+    Evict(Evict),
+    /// Print the completions for a shell
+    Completions(Completions),
+    /// Print the manual page
+    Man,
+    /// The process that watches a command: started by `run`, never by hand
+    #[command(name = "__guardian", hide = true)]
+    Guardian(Guardian),
+}
+
+/// How long a lock lives without renewal.
+#[derive(Debug, Args)]
+pub(crate) struct TtlArg {
+    /// How long the lock lives without renewal: what others wait if this machine dies
+    #[arg(long, value_name = "DUR", default_value = "30s", value_parser = ttl)]
+    pub(crate) ttl: Ttl,
+}
+
+/// How long to wait. For ever, if nothing is said.
+#[derive(Debug, Args)]
+pub(crate) struct WaitArgs {
+    /// Wait this long for the lock, then exit 75 [default: for ever]
+    #[arg(long, value_name = "DUR", value_parser = duration, conflicts_with_all = ["seconds", "no_wait"])]
+    wait: Option<Duration>,
+    /// The same in seconds, as flock(1) has it
+    #[arg(short = 'w', value_name = "SECS", id = "seconds", value_parser = seconds, conflicts_with = "no_wait")]
+    seconds: Option<Duration>,
+    /// Do not wait: the same as --wait 0
+    #[arg(short = 'n', id = "no_wait")]
+    no_wait: bool,
+}
+
+impl WaitArgs {
+    /// `None`: for ever.
+    pub(crate) fn wait(&self) -> Option<Duration> {
+        if self.no_wait { Some(Duration::ZERO) } else { self.wait.or(self.seconds) }
+    }
+}
+
+/// How to hold it. Alone, if nothing is said.
+#[derive(Debug, Args)]
+pub(crate) struct ModeArgs {
+    /// Hold it together with other shared holders
+    #[arg(short = 's', long, conflicts_with_all = ["permits", "exclusive"])]
+    pub(crate) shared: bool,
+    /// Hold N of the M permits that the lock has
+    #[arg(long, value_name = "N/M", value_parser = permits, conflicts_with = "exclusive")]
+    pub(crate) permits: Option<(u32, u32)>,
+    /// Hold it alone, which is the default
+    #[arg(short = 'x', long, visible_short_alias = 'e')]
+    exclusive: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tenure run backup -- ./backup.sh                 wait for ever
+  tenure run backup -n -- ./backup.sh              exit 75 if it is busy
+  tenure run gpu --permits 1/4 -- ./train          at most four at a time
+  tenure run report -s --ttl 1m -- ./read-only     together with other readers
+
+The command sees TENURE_LOCK, TENURE_TOKEN and TENURE_STORE_KIND. It is ended before the lease is: TERM at --grace
+before that, then KILL, to it and all its descendants.")]
+pub(crate) struct Run {
+    /// The lock
+    #[arg(value_parser = name)]
+    pub(crate) name: LockName,
+    #[command(flatten)]
+    pub(crate) ttl: TtlArg,
+    #[command(flatten)]
+    pub(crate) wait: WaitArgs,
+    #[command(flatten)]
+    pub(crate) mode: ModeArgs,
+    /// What becomes of the command when the lock is lost
+    #[arg(long, value_name = "HOW", default_value = "term")]
+    pub(crate) on_lost: OnLost,
+    /// How long the command has between TERM and KILL [default: 5s, or a quarter of the ttl if that is less]
+    #[arg(long, value_name = "DUR", value_parser = duration)]
+    pub(crate) grace: Option<Duration>,
+    /// Exit with this code, not 75, when the lock is busy
+    #[arg(short = 'E', value_name = "CODE")]
+    pub(crate) busy_code: Option<u8>,
+    /// Why, for others to read
+    #[arg(long, value_name = "TEXT", value_parser = reason)]
+    pub(crate) reason: Option<Reason>,
+    #[command(flatten)]
+    pub(crate) foreign: FlockLetters,
+    /// The command and its arguments; no shell is involved
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Letters of flock(1) that mean nothing here. Known, so that they can be refused with what to do instead.
+#[derive(Debug, Args)]
+pub(crate) struct FlockLetters {
+    #[arg(short = 'c', hide = true, value_name = "COMMAND")]
+    c: Option<OsString>,
+    #[arg(short = 'o', hide = true)]
+    o: bool,
+    #[arg(short = 'u', hide = true)]
+    u: bool,
+    #[arg(short = 'F', hide = true)]
+    f: bool,
+}
+
+impl FlockLetters {
+    /// The first of them that was used, and what to do instead.
+    pub(crate) const fn used(&self) -> Option<(&'static str, &'static str)> {
+        if self.c.is_some() {
+            Some(("-c", "write: -- sh -c 'COMMAND'"))
+        } else if self.o {
+            Some(("-o", "leave it out: the command never inherits the lock"))
+        } else if self.u {
+            Some(("-u", "the lock is given back when the command ends; `tenure release` gives back a claim"))
+        } else if self.f {
+            Some(("-F", "leave it out: tenure stays beside the command to renew the lock"))
+        } else {
+            None
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnLost {
+    /// TERM it in time, then KILL it before the lease ends
+    Term,
+    /// KILL it just before the lease ends
+    Kill,
+    /// Let it run on: another may then run beside it
+    Ignore,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  claim=$(tenure acquire deploy --ttl 10m)          keep it to yourself: who has the claim may release the lock
+  eval \"$(tenure acquire deploy --ttl 10m --export)\" sets TENURE_CLAIM and TENURE_TOKEN
+  tenure renew; tenure check deploy; tenure release")]
+pub(crate) struct Acquire {
+    /// The lock
+    #[arg(value_parser = name)]
+    pub(crate) name: LockName,
+    #[command(flatten)]
+    pub(crate) ttl: TtlArg,
+    #[command(flatten)]
+    pub(crate) wait: WaitArgs,
+    #[command(flatten)]
+    pub(crate) mode: ModeArgs,
+    /// Exit with this code, not 75, when the lock is busy
+    #[arg(short = 'E', value_name = "CODE")]
+    pub(crate) busy_code: Option<u8>,
+    /// Why, for others to read
+    #[arg(long, value_name = "TEXT", value_parser = reason)]
+    pub(crate) reason: Option<Reason>,
+    /// Print lines for `eval`: export TENURE_CLAIM and TENURE_TOKEN
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) export: bool,
+}
+
+/// Where a claim comes from. Never from an argument: those can be read by every user of the machine.
+#[derive(Debug, Args)]
+pub(crate) struct ClaimArgs {
+    /// Read the claim from standard input: `-` is the only value; without this, from $TENURE_CLAIM
+    #[arg(long, value_name = "-", conflicts_with = "claim_file")]
+    pub(crate) claim: Option<String>,
+    /// Read the claim from this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) claim_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Renew {
+    /// The lock, to be sure: the claim says which
+    #[arg(value_parser = name)]
+    pub(crate) name: Option<LockName>,
+    /// How long it lives from now on [default: as it was acquired]
+    #[arg(long, value_name = "DUR", value_parser = ttl)]
+    pub(crate) ttl: Option<Ttl>,
+    #[command(flatten)]
+    pub(crate) claim: ClaimArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Release {
+    /// The lock, to be sure: the claim says which
+    #[arg(value_parser = name)]
+    pub(crate) name: Option<LockName>,
+    #[command(flatten)]
+    pub(crate) claim: ClaimArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Check {
+    /// The lock
+    #[arg(value_parser = name)]
+    pub(crate) name: LockName,
+    #[command(flatten)]
+    pub(crate) claim: ClaimArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Ls {
+    /// Only names that start so
+    #[arg(default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Show {
+    /// The lock
+    #[arg(value_parser = name)]
+    pub(crate) name: LockName,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Watch {
+    /// The lock; all of them if left out
+    #[arg(value_parser = name)]
+    pub(crate) name: Option<LockName>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Evict {
+    /// The lock
+    #[arg(value_parser = name)]
+    pub(crate) name: LockName,
+    /// Pass it on at once, not when the holder's lease ends: two parties may then be at work at the same time
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// What the holder is told
+    #[arg(long, value_name = "TEXT", value_parser = reason)]
+    pub(crate) reason: Reason,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Completions {
+    /// Which shell
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// What the guardian must know before there is a grant. Never typed by people.
+#[derive(Debug, Args)]
+pub(crate) struct Guardian {
+    /// The process group of the command; its own, in a session of its own, if left out.
+    #[arg(long)]
+    pub(crate) group: Option<i32>,
+    #[arg(long)]
+    pub(crate) on_lost: OnLost,
+    #[arg(long)]
+    pub(crate) grace_ms: u64,
+    #[arg(long)]
+    pub(crate) lead_ms: u64,
+    /// The program as it was found, then the command as it was typed.
+    #[arg(last = true, required = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
+fn name(text: &str) -> Result<LockName, String> {
+    LockName::new(text).map_err(|invalid| invalid.to_string())
+}
+
+fn reason(text: &str) -> Result<Reason, String> {
+    Reason::new(text).map_err(|invalid| invalid.to_string())
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    humantime::parse_duration(text).map_err(|error| format!("{error}; write it like 500ms, 30s, 5m or 1h30m"))
+}
+
+fn ttl(text: &str) -> Result<Ttl, String> {
+    Ttl::new(duration(text)?).map_err(|invalid| invalid.to_string())
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "write seconds as a number, like 10 or 0.5".to_string())?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+}
+
+fn permits(text: &str) -> Result<(u32, u32), String> {
+    let parts = text.split_once('/');
+    let numbers = parts.and_then(|(n, of)| Some((n.parse().ok()?, of.parse().ok()?)));
+    match numbers {
+        Some((n, of)) if 0 < n && n <= of => Ok((n, of)),
+        Some((n, of)) => Err(format!("{n} of {of} permits can never be had")),
+        None => Err("write how many of how many, like 1/4".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn nonsense_is_refused_and_zero_means_not_to_wait() {
+        assert_eq!(duration("0"), Ok(Duration::ZERO));
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for bad in ["10", "soon", "-1s", "", "99999999999999999999s"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+        for bad in ["-1", "NaN", "inf", "1e300", "ten"] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
+        for bad in ["0/4", "5/4", "4", "1/", "/4", "1/4/2", "-1/4"] {
+            assert!(permits(bad).is_err(), "{bad}");
+        }
+    }
+}

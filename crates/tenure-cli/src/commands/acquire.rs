@@ -1,0 +1,64 @@
+//! `tenure acquire`: takes a lock that outlives this process, and prints its claim.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::json;
+use tenure::Tie;
+
+use super::{Waited, block_on, end_by, told, wait_for, wanted};
+use crate::claim_source::CLAIM;
+use crate::cli::{Acquire, Global};
+use crate::exit_code::ExitCode;
+use crate::failure::{Outcome, internal};
+use crate::output::{print, print_json};
+use crate::signals::{Blocked, FORWARDED};
+use crate::store::Store;
+
+pub(crate) fn run(global: &Global, args: &Acquire) -> Outcome {
+    let signals = Blocked::new(FORWARDED.into_iter().chain([Signal::SIGTSTP]));
+    let signals = signals.map_err(internal("take over signals"))?;
+    block_on(async {
+        let events = signals.events().map_err(internal("read signals"))?;
+        let store = Store::open(global).await?;
+        let wait = args.wait.wait();
+        let mut lock = wanted(&store, &args.name, &args.ttl, &args.mode, wait).tie(Tie::Ttl);
+        if let Some(reason) = &args.reason {
+            lock = lock.reason(reason.as_str());
+        }
+        let waited = wait_for(&store, lock, &args.name, wait, args.busy_code, &events).await;
+        let guard = match waited {
+            Ok(Waited::Granted(guard)) => guard,
+            Ok(Waited::Interrupted { signal, is_from_terminal }) => {
+                store.close().await;
+                std::process::exit(end_by(signal, is_from_terminal).into());
+            }
+            Err(failure) => {
+                store.close().await;
+                return Err(failure);
+            }
+        };
+        let (mode, valid_for) = (guard.mode(), guard.valid_for());
+        let claim = guard.detach().await.map_err(told(&store))?;
+        if global.json {
+            print_json(&json!({
+                "name": claim.name().as_str(),
+                "claim": claim.to_string(),
+                "token": claim.token().get(),
+                "ttl_ms": millis(claim.claim().ttl.get()),
+                "valid_for_ms": millis(valid_for),
+                "mode": mode.to_string(),
+            }));
+        } else if args.export {
+            // Letters, digits and a hyphen: nothing that a shell would look twice at, quoted all the same.
+            print(&format!("export {CLAIM}='{claim}'\nexport TENURE_TOKEN='{}'\n", claim.token()));
+        } else {
+            print(&format!("{claim}\n"));
+        }
+        Ok(ExitCode::Done)
+    })
+}
+
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

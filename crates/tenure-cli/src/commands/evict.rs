@@ -1,0 +1,35 @@
+//! `tenure evict`: takes a lock away from its holders.
+
+use serde_json::json;
+
+use super::{block_on, told};
+use crate::cli::{Evict, Global};
+use crate::exit_code::ExitCode;
+use crate::failure::Outcome;
+use crate::output::{clean, print, print_json};
+use crate::store::Store;
+
+pub(crate) fn run(global: &Global, args: &Evict) -> Outcome {
+    block_on(async {
+        let store = Store::open(global).await?;
+        let evicted = store.locks.evict(&args.name, None, args.force, args.reason.as_str()).await;
+        let evicted = evicted.map_err(told(&store))?;
+        if global.json {
+            print_json(&json!({
+                "name": store.full_name(args.name.as_str()),
+                "evicted": evicted,
+                "force": args.force,
+            }));
+        } else {
+            let name = clean(&store.full_name(args.name.as_str()));
+            print(&match (evicted, args.force) {
+                (0, _) => format!("nobody held {name}\n"),
+                (n, false) => format!("{n} evicted; {name} passes on when what they were granted expires\n"),
+                (n, true) => format!(
+                    "{n} evicted; {name} has passed on, and they may still be at work: only tokens keep them out\n"
+                ),
+            });
+        }
+        Ok(ExitCode::Done)
+    })
+}

@@ -1,0 +1,42 @@
+//! `tenure ls`: all locks that somebody holds or waits for.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use tenure::LockState;
+
+use super::{block_on, told};
+use crate::cli::{Global, Ls};
+use crate::exit_code::ExitCode;
+use crate::failure::Outcome;
+use crate::output::{lock_json, locks_table, print, print_json};
+use crate::store::Store;
+
+const PAGE: usize = 500;
+
+pub(crate) fn run(global: &Global, args: &Ls) -> Outcome {
+    block_on(async {
+        let store = Store::open(global).await?;
+        let locks = all(&store, &args.prefix).await?;
+        if global.json {
+            print_json(&Value::Array(locks.iter().map(lock_json).collect()));
+        } else if !locks.is_empty() {
+            print(&locks_table(&locks));
+        }
+        Ok(ExitCode::Done)
+    })
+}
+
+/// Every lock whose name starts with `prefix`, by name. A store may list one twice; it is told once.
+pub(super) async fn all(store: &Store, prefix: &str) -> Outcome<Vec<LockState>> {
+    let mut locks = BTreeMap::new();
+    let mut after = None;
+    loop {
+        let page = store.locks.list(prefix, after.as_deref(), PAGE).await.map_err(told(store))?;
+        locks.extend(page.locks.into_iter().map(|lock| (lock.name.clone(), lock)));
+        after = page.next;
+        if after.is_none() {
+            return Ok(locks.into_values().collect());
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The commands, one file each.
+
+pub(crate) mod acquire;
+pub(crate) mod check;
+pub(crate) mod completions;
+pub(crate) mod evict;
+pub(crate) mod ls;
+pub(crate) mod man;
+pub(crate) mod release;
+pub(crate) mod renew;
+pub(crate) mod run;
+pub(crate) mod show;
+pub(crate) mod watch;
+
+use std::future::Future;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use tenure::{Guard, Lock, LockName};
+
+use crate::cli::{ModeArgs, TtlArg};
+use crate::failure::{Failure, Outcome, internal};
+use crate::signals::{Events, take_default_action};
+use crate::store::Store;
+use crate::{exit_code, waiting_line};
+
+/// Runs `work` on a runtime of one thread: a command does one thing.
+fn block_on<T>(work: impl Future<Output = Outcome<T>>) -> Outcome<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+    runtime.map_err(internal("start the runtime"))?.block_on(work)
+}
+
+/// The lock that the arguments ask for.
+fn wanted(store: &Store, name: &LockName, ttl: &TtlArg, mode: &ModeArgs, wait: Option<Duration>) -> Lock {
+    let mut lock = store.locks.lock(name).ttl(ttl.ttl.get());
+    if let Some(wait) = wait {
+        lock = lock.wait(wait);
+    }
+    if mode.shared {
+        lock = lock.shared();
+    }
+    if let Some((n, of)) = mode.permits {
+        lock = lock.permits(n, of);
+    }
+    lock
+}
+
+/// What waiting for a lock led to.
+enum Waited {
+    Granted(Guard),
+    /// A signal came first. Nothing is held, and nobody waits any more.
+    Interrupted {
+        signal: Signal,
+        is_from_terminal: bool,
+    },
+}
+
+/// Waits for `lock`, with the live line on a terminal, and gives up its place when a signal comes.
+async fn wait_for(
+    store: &Store,
+    lock: Lock,
+    name: &LockName,
+    wait: Option<Duration>,
+    busy_code: Option<u8>,
+    events: &Events,
+) -> Outcome<Waited> {
+    let mut acquire = std::pin::pin!(lock.acquire());
+    let mut line = std::pin::pin!(waiting_line::show(&store.locks, name.as_str(), wait));
+    let acquired = loop {
+        tokio::select! {
+            biased;
+            acquired = &mut acquire => break acquired,
+            event = events.next() => match event.signal {
+                Signal::SIGWINCH | Signal::SIGCONT => {}
+                Signal::SIGTSTP => take_default_action(Signal::SIGTSTP),
+                signal => return Ok(Waited::Interrupted { signal, is_from_terminal: event.is_from_terminal }),
+            },
+            () = &mut line => {}
+        }
+    };
+    acquired.map(Waited::Granted).map_err(|error| {
+        let mut failure = store.failure(&error);
+        if let (Some(code), tenure::Error::Busy { .. } | tenure::Error::TimedOut { .. }) = (busy_code, &error)
+        {
+            failure.code = code;
+        }
+        failure
+    })
+}
+
+/// Ends as `signal` ends a program. Answers the exit code if it is only to look so.
+///
+/// A shell that runs a script stops at Ctrl-C only if the program it waits for died of it, and does not stop at exit
+/// code 130: so after the terminal's interrupt we die of it. Unless there is no shell to see it: to whoever waits for
+/// the leader of a session, 130 is the plainer answer.
+fn end_by(signal: Signal, is_from_terminal: bool) -> u8 {
+    let is_leader = rustix::process::getsid(None).is_ok_and(|session| session == rustix::process::getpid());
+    if signal == Signal::SIGINT && is_from_terminal && !is_leader {
+        take_default_action(signal);
+    }
+    exit_code::of_signal(signal as i32)
+}
+
+/// The failure of `store` for `error`.
+fn told<'a>(store: &'a Store) -> impl Fn(tenure::Error) -> Failure + 'a {
+    move |error| store.failure(&error)
+}

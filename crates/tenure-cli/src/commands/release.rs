@@ -1,0 +1,26 @@
+//! `tenure release`: a claim that `acquire` printed is given back.
+
+use serde_json::json;
+
+use super::{block_on, told};
+use crate::claim_source;
+use crate::cli::{Global, Release};
+use crate::exit_code::ExitCode;
+use crate::failure::Outcome;
+use crate::output::print_json;
+use crate::store::Store;
+
+pub(crate) fn run(global: &Global, args: &Release) -> Outcome {
+    block_on(async {
+        let store = Store::open(global).await?;
+        let claim = claim_source::required(&args.claim, args.name.as_ref(), &store)?;
+        let (name, token) = (claim.name().clone(), claim.token());
+        // Adopted first, so that a claim that ended meanwhile is told from one that is given back.
+        let guard = store.locks.adopt(claim).await.map_err(told(&store))?;
+        guard.release().await.map_err(told(&store))?;
+        if global.json {
+            print_json(&json!({ "name": name.as_str(), "token": token.get(), "released": true }));
+        }
+        Ok(ExitCode::Done)
+    })
+}

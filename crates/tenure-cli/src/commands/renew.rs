@@ -1,0 +1,37 @@
+//! `tenure renew`: a claim that `acquire` printed lives on.
+
+use serde_json::json;
+
+use super::acquire::millis;
+use super::{block_on, told};
+use crate::claim_source;
+use crate::cli::{Global, Renew};
+use crate::exit_code::ExitCode;
+use crate::failure::Outcome;
+use crate::output::print_json;
+use crate::store::Store;
+
+pub(crate) fn run(global: &Global, args: &Renew) -> Outcome {
+    block_on(async {
+        let store = Store::open(global).await?;
+        let mut claim = claim_source::required(&args.claim, args.name.as_ref(), &store)?;
+        if let Some(ttl) = args.ttl {
+            claim = claim.with_ttl(ttl);
+        }
+        let ttl = claim.claim().ttl.get();
+        // Adopting renews; letting go again leaves it at the store.
+        let guard = store.locks.adopt(claim).await.map_err(told(&store))?;
+        let (mode, valid_for) = (guard.mode(), guard.valid_for());
+        let claim = guard.detach().await.map_err(told(&store))?;
+        if global.json {
+            print_json(&json!({
+                "name": claim.name().as_str(),
+                "token": claim.token().get(),
+                "ttl_ms": millis(ttl),
+                "valid_for_ms": millis(valid_for),
+                "mode": mode.to_string(),
+            }));
+        }
+        Ok(ExitCode::Done)
+    })
+}

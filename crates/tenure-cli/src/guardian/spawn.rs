@@ -1,0 +1,44 @@
+//! Starts the command, so that it cannot outlive the guardian.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
+
+use crate::{child_env, cli};
+
+/// `args.command` is the program as it was found, then the command as it was typed.
+pub(super) fn spawn(args: &cli::Guardian, token: u64, stdin: Option<OwnedFd>) -> io::Result<Pid> {
+    let [program, name, rest @ ..] = &args.command[..] else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let mut command = Command::new(program);
+    command.arg0(name).args(rest);
+    child_env::number(&mut command, token);
+    command.stdin(stdin.map_or_else(Stdio::null, Stdio::from));
+    // In a terminal's session: the wrapper's own group, which the terminal knows as the foreground or background job
+    // it is. Without a terminal: one of its own.
+    command.process_group(args.group.unwrap_or(0));
+    die_with_me(&mut command);
+    let child = command.spawn()?;
+    Pid::from_raw(child.id().cast_signed()).ok_or_else(|| io::ErrorKind::Other.into())
+}
+
+/// Has the kernel kill the command if the guardian is killed. The guardian has one thread, so its death is the
+/// process's.
+#[expect(unsafe_code, reason = "there is no safe way to do something between fork and exec")]
+fn die_with_me(command: &mut Command) {
+    let guardian = getpid();
+    let before_exec = move || {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        // Killed in between: nobody is left to watch.
+        if getppid() != Some(guardian) {
+            return Err(rustix::io::Errno::SRCH.into());
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec only async-signal-safe things are done: two system calls, no allocation, no lock.
+    unsafe { command.pre_exec(before_exec) };
+}

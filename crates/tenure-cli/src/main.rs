@@ -1,0 +1,89 @@
+//! The command `tenure`: parses, runs one command, ends with its exit code.
+//!
+//! Owns nothing else: the command line is `cli.rs`, each command is a file in `commands/`, what a lock is stands in the
+//! library.
+
+#![deny(unsafe_code)]
+
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "the command `tenure` is for Linux: its guardian needs subreapers, timers that count suspend, and /proc"
+);
+
+mod child_env;
+mod claim_source;
+mod cli;
+mod commands;
+mod exit_code;
+mod failure;
+mod guardian;
+mod output;
+mod program;
+mod readable;
+mod signals;
+mod store;
+mod waiting_line;
+mod wrapper;
+
+use clap::Parser;
+use tracing::level_filters::LevelFilter;
+
+use cli::{Cli, Command, Global, LogFormat};
+use exit_code::ExitCode;
+use failure::Outcome;
+
+fn main() {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version go to stdout, which may be a pipe that nobody reads any more.
+            let _ = error.print();
+            std::process::exit(if error.use_stderr() { ExitCode::Usage.number().into() } else { 0 });
+        }
+    };
+    if let Command::Guardian(args) = &cli.command {
+        std::process::exit(guardian::main(args).number().into());
+    }
+    log(&cli.global);
+    let code = match dispatch(&cli) {
+        Ok(code) => code,
+        Err(failure) => {
+            failure.report(cli.global.log_format);
+            failure.code
+        }
+    };
+    std::process::exit(code.into());
+}
+
+fn dispatch(cli: &Cli) -> Outcome<u8> {
+    let global = &cli.global;
+    let code = match &cli.command {
+        Command::Run(args) => return commands::run::run(global, args),
+        Command::Acquire(args) => commands::acquire::run(global, args),
+        Command::Renew(args) => commands::renew::run(global, args),
+        Command::Release(args) => commands::release::run(global, args),
+        Command::Check(args) => commands::check::run(global, args),
+        Command::Ls(args) => commands::ls::run(global, args),
+        Command::Show(args) => commands::show::run(global, args),
+        Command::Watch(args) => return commands::watch::run(global, args),
+        Command::Evict(args) => commands::evict::run(global, args),
+        Command::Completions(args) => commands::completions::run(args),
+        Command::Man => commands::man::run(),
+        Command::Guardian(_) => unreachable!("answered before"),
+    };
+    code.map(ExitCode::number)
+}
+
+/// What the library tells while it works. Off unless asked for: the one line of a failure says what matters.
+fn log(global: &Global) {
+    let level = match global.verbose {
+        0 => return,
+        1 => LevelFilter::INFO,
+        _ => LevelFilter::TRACE,
+    };
+    let log = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_target(false);
+    match global.log_format {
+        LogFormat::Text => log.without_time().with_ansi(false).init(),
+        LogFormat::Json => log.json().init(),
+    }
+}

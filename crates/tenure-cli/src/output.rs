@@ -1,0 +1,243 @@
+//! What is printed: tables, JSON, and text of other parties made harmless.
+//!
+//! Owns the JSON shapes and the wording of times. A reader that went away ends the program as SIGPIPE would, without
+//! a word.
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, UNIX_EPOCH};
+
+use anstyle::{AnsiColor, Style};
+use comfy_table::{ContentArrangement, Table, presets};
+use serde_json::{Value, json};
+use tenure::clock::SystemClock;
+use tenure::{Clock, Holder, LockState};
+
+use crate::exit_code::of_signal;
+
+/// Prints to stdout, colours only where they are wanted. Where the reader is gone, ends the program.
+pub(crate) fn print(text: &str) {
+    let mut stdout = anstream::stdout().lock();
+    if let Err(error) = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        end_quietly(&error);
+    }
+}
+
+pub(crate) fn print_json(value: &Value) {
+    print(&format!("{value}\n"));
+}
+
+/// One line on stderr, in one write: lines of several processes must not run into each other.
+pub(crate) fn note(line: &str) -> io::Result<()> {
+    io::stderr().lock().write_all(format!("{line}\n").as_bytes())
+}
+
+fn end_quietly(error: &io::Error) -> ! {
+    const SIGPIPE: i32 = 13;
+    if error.kind() != io::ErrorKind::BrokenPipe {
+        let _ = note(&format!("tenure: cannot write to standard output: {error}"));
+        std::process::exit(74);
+    }
+    std::process::exit(of_signal(SIGPIPE).into());
+}
+
+/// `text` with everything escaped that could move the cursor, colour the screen, or make text read other than it is:
+/// names, labels and reasons are chosen by other parties.
+pub(crate) fn clean(text: &str) -> String {
+    let mut clean = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' => clean.push_str("\\n"),
+            '\t' => clean.push_str("\\t"),
+            c if c.is_control() || is_deceptive(c) => {
+                let _ = write!(clean, "\\u{{{:x}}}", u32::from(c));
+            }
+            c => clean.push(c),
+        }
+    }
+    clean
+}
+
+/// Characters that cannot be seen and change how others look: directions, joiners, separators, tags.
+const fn is_deceptive(c: char) -> bool {
+    matches!(c,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+/// `duration` as people say it, in one or two units.
+pub(crate) fn roughly(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match seconds {
+        0 => format!("{}ms", duration.as_millis()),
+        1..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m {}s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{}h {}m", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{}d {}h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}
+
+/// The present moment, `ago` earlier, as a timestamp.
+pub(crate) fn timestamp(ago: Duration) -> String {
+    let now = UNIX_EPOCH + Duration::from_micros(SystemClock.unix_micros());
+    humantime::format_rfc3339_millis(now.checked_sub(ago).unwrap_or(UNIX_EPOCH)).to_string()
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A lock as `show --json` and `ls --json` print it. What the store does not know is null.
+pub(crate) fn lock_json(state: &LockState) -> Value {
+    let holders = state.holders.iter().map(|holder| {
+        json!({
+            "label": holder.label.as_str(),
+            "token": holder.token.map(tenure::FencingToken::get),
+            "since": holder.held_for.map(timestamp),
+            "expires_in_ms": holder.expires_in.map(millis),
+            "mode": holder.mode.map(|mode| mode.to_string()),
+            "reason": holder.reason.as_ref().map(tenure::Reason::as_str),
+        })
+    });
+    let waiters = state.waiters.iter().enumerate().map(|(i, waiter)| {
+        json!({
+            "label": waiter.label.as_str(),
+            "position": i + 1,
+            "waiting_ms": waiter.waiting_for.map(millis),
+        })
+    });
+    json!({
+        "name": state.name.as_str(),
+        "state": if state.is_held() { "held" } else { "free" },
+        "token": state.token.map(tenure::FencingToken::get),
+        "holders": holders.collect::<Vec<_>>(),
+        "waiters": waiters.collect::<Vec<_>>(),
+    })
+}
+
+const BOLD: Style = Style::new().bold();
+const FREE: Style = AnsiColor::Green.on_default();
+const HELD: Style = AnsiColor::Yellow.on_default();
+
+/// Many locks as a table, one row for each holder.
+pub(crate) fn locks_table(locks: &[LockState]) -> String {
+    let mut table = table();
+    table.set_header(["LOCK", "HELD BY", "MODE", "FOR", "EXPIRES IN", "TOKEN", "WAITING"]);
+    for lock in locks {
+        let waiting = match lock.waiters.len() {
+            0 => "-".to_string(),
+            n => n.to_string(),
+        };
+        if lock.holders.is_empty() {
+            table.add_row([
+                clean(lock.name.as_str()),
+                "-".into(),
+                "-".into(),
+                "-".into(),
+                "-".into(),
+                "-".into(),
+                waiting,
+            ]);
+            continue;
+        }
+        for holder in &lock.holders {
+            let [label, mode, since, expires, token] = holder_cells(holder);
+            table.add_row([clean(lock.name.as_str()), label, mode, since, expires, token, waiting.clone()]);
+        }
+    }
+    trimmed(&table)
+}
+
+/// One lock: a heading, who holds it, who waits.
+pub(crate) fn lock_page(state: &LockState) -> String {
+    let (style, word) = if state.is_held() { (HELD, "held") } else { (FREE, "free") };
+    let mut page = format!("{BOLD}{}{BOLD:#} is {style}{word}{style:#}\n", clean(state.name.as_str()));
+    if let Some(kept) = state.settled_for {
+        let _ = writeln!(page, "done; the record is kept for {}", roughly(kept));
+    }
+    if state.is_held() {
+        let mut table = table();
+        table.set_header(["HELD BY", "MODE", "FOR", "EXPIRES IN", "TOKEN", "REASON"]);
+        for holder in &state.holders {
+            let [label, mode, since, expires, token] = holder_cells(holder);
+            let reason = holder.reason.as_ref().map_or_else(|| "-".into(), |reason| clean(reason.as_str()));
+            table.add_row([label, mode, since, expires, token, reason]);
+        }
+        let _ = write!(page, "\n{}", trimmed(&table));
+    }
+    if !state.waiters.is_empty() {
+        let mut table = table();
+        table.set_header(["POSITION", "WAITING", "MODE", "FOR", "REASON"]);
+        for (i, waiter) in state.waiters.iter().enumerate() {
+            table.add_row([
+                (i + 1).to_string(),
+                clean(waiter.label.as_str()),
+                waiter.mode.map_or_else(|| "-".into(), |mode| mode.to_string()),
+                waiter.waiting_for.map_or_else(|| "-".into(), roughly),
+                waiter.reason.as_ref().map_or_else(|| "-".into(), |reason| clean(reason.as_str())),
+            ]);
+        }
+        let _ = write!(page, "\n{}", trimmed(&table));
+    }
+    page
+}
+
+fn holder_cells(holder: &Holder) -> [String; 5] {
+    let unknown = || "-".to_string();
+    let mut label = clean(holder.label.as_str());
+    if holder.evicted {
+        label.push_str(" (evicted)");
+    }
+    [
+        label,
+        holder.mode.map_or_else(unknown, |mode| mode.to_string()),
+        holder.held_for.map_or_else(unknown, roughly),
+        holder.expires_in.map_or_else(unknown, roughly),
+        holder.token.map_or_else(unknown, |token| token.to_string()),
+    ]
+}
+
+fn table() -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    if let Some(width) = terminal_width() {
+        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+    }
+    table
+}
+
+/// The width of the terminal that stdout is, if it is one.
+pub(crate) fn terminal_width() -> Option<u16> {
+    let stdout = io::stdout();
+    if !stdout.is_terminal() {
+        return None;
+    }
+    rustix::termios::tcgetwinsize(&stdout).ok().map(|size| size.ws_col).filter(|width| *width > 0)
+}
+
+/// Without the padding at both ends of each line, which only makes lines wrap.
+fn trimmed(table: &Table) -> String {
+    table.lines().fold(String::new(), |mut text, line| {
+        let _ = writeln!(text, "{}", line.trim_end().strip_prefix(' ').unwrap_or(line.trim_end()));
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_of_others_cannot_deceive() {
+        assert_eq!(clean("a\u{1b}[31mb\r\u{9b}0m"), "a\\u{1b}[31mb\\u{d}\\u{9b}0m");
+        assert_eq!(clean("invoice\u{202e}gpj\u{200b}"), "invoice\\u{202e}gpj\\u{200b}");
+        assert_eq!(clean("größe 🔒 名前"), "größe 🔒 名前");
+    }
+
+    #[test]
+    fn times_are_said_in_two_units_at_most() {
+        let say = |seconds| roughly(Duration::from_secs(seconds));
+        assert_eq!([say(5), say(65), say(3_700), say(90_000)], ["5s", "1m 5s", "1h 1m", "1d 1h"]);
+        assert_eq!(roughly(Duration::from_millis(12)), "12ms");
+    }
+}

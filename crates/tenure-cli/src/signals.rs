@@ -1,0 +1,88 @@
+//! Signals as events: blocked for the whole process before its first thread, read one by one.
+//!
+//! A signal that a handler would have to race with is lost or comes twice; one that is read from a file descriptor
+//! waits its turn and tells where it came from.
+
+use std::io;
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+use crate::readable::Readable;
+
+/// What is passed on to the command.
+pub(crate) const FORWARDED: [Signal; 8] = [
+    Signal::SIGTERM,
+    Signal::SIGINT,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGWINCH,
+    Signal::SIGCONT,
+];
+
+/// The signals of this process, from now on.
+#[derive(Debug)]
+pub(crate) struct Blocked(SignalFd);
+
+impl Blocked {
+    /// Blocks `signals`. Must come before the first thread is started: threads inherit it.
+    pub(crate) fn new(signals: impl IntoIterator<Item = Signal>) -> io::Result<Self> {
+        let mask: SigSet = signals.into_iter().collect();
+        mask.thread_block()?;
+        Ok(Self(SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?))
+    }
+
+    /// For use inside a runtime.
+    pub(crate) fn events(self) -> io::Result<Events> {
+        Ok(Events { readable: Readable::new(&self.0)?, signals: self.0 })
+    }
+}
+
+/// One signal that came.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Event {
+    pub(crate) signal: Signal,
+    /// Whether the kernel sent it: for INT, QUIT, TSTP and WINCH that is the terminal, which sends it to the whole
+    /// foreground group.
+    pub(crate) is_from_terminal: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Events {
+    signals: SignalFd,
+    readable: Readable,
+}
+
+impl Events {
+    /// The next signal.
+    ///
+    /// # Cancel safety
+    /// No signal is lost.
+    pub(crate) async fn next(&self) -> Event {
+        /// `SI_KERNEL`.
+        const FROM_KERNEL: i32 = 0x80;
+        loop {
+            let read = || self.signals.read_signal()?.ok_or_else(|| io::ErrorKind::WouldBlock.into());
+            let Ok(info) = self.readable.read(read).await else {
+                // It was readable once and is ours alone: this cannot be. Signals are then as if they never came.
+                return std::future::pending().await;
+            };
+            let number = i32::try_from(info.ssi_signo).unwrap_or_default();
+            if let Ok(signal) = Signal::try_from(number) {
+                return Event { signal, is_from_terminal: info.ssi_code == FROM_KERNEL };
+            }
+        }
+    }
+}
+
+/// Does to this process what `signal` does by default: stops or ends it. Returns when it is continued.
+pub(crate) fn take_default_action(signal: Signal) {
+    let alone = SigSet::from(signal);
+    // Raised while unblocked for this thread only, so it takes effect here and now. None of this can fail for a
+    // signal that exists.
+    let _ = alone.thread_unblock();
+    let _ = nix::sys::signal::raise(signal);
+    let _ = alone.thread_block();
+}

@@ -1,0 +1,98 @@
+//! Where the store is: `--store`, `$TENURE_STORE`, or the default. And its secrets: read here, printed nowhere.
+
+use std::path::PathBuf;
+
+use tenure::{Connected, Locks, StoreUrl};
+
+use crate::cli::Global;
+use crate::exit_code::ExitCode;
+use crate::failure::{Failure, Outcome};
+use crate::output::note;
+
+pub(crate) const STORE: &str = "TENURE_STORE";
+pub(crate) const NAMESPACE: &str = "TENURE_NAMESPACE";
+pub(crate) const PASSWORD_FILE: &str = "TENURE_PASSWORD_FILE";
+
+/// The store, opened.
+#[derive(Debug)]
+pub(crate) struct Store {
+    pub(crate) connected: Connected,
+    /// The client for names as the user gives them: inside the namespace, if there is one.
+    pub(crate) locks: Locks,
+    pub(crate) namespace: Option<String>,
+}
+
+impl Store {
+    pub(crate) async fn open(global: &Global) -> Outcome<Self> {
+        let url = url(global)?;
+        let connected = Connected::to(&url).await;
+        let connected = connected.map_err(|error| {
+            Failure::from_error(&error, &url.to_string()).hint("--store or $TENURE_STORE names another store")
+        })?;
+        let namespace = match &global.namespace {
+            Some(namespace) => Some(namespace.clone()),
+            None => variable(NAMESPACE)?,
+        };
+        let locks = match &namespace {
+            Some(namespace) => connected.locks.namespace(namespace).map_err(|error| {
+                Failure::new(ExitCode::Usage, format!("namespace {namespace:?} is refused: {error}"))
+            })?,
+            None => connected.locks.clone(),
+        };
+        Ok(Self { connected, locks, namespace })
+    }
+
+    /// What the library answered, told about this store.
+    pub(crate) fn failure(&self, error: &tenure::Error) -> Failure {
+        Failure::from_error(error, self.locks.store())
+    }
+
+    /// The name as the store knows it.
+    pub(crate) fn full_name(&self, name: &str) -> String {
+        match &self.namespace {
+            Some(namespace) => format!("{namespace}/{name}"),
+            None => name.into(),
+        }
+    }
+
+    /// Waits for what must still be told to the store: a place in line given up, a release under way.
+    pub(crate) async fn close(&self) {
+        // What could not be told is left to expire; there is nobody to tell who could do more.
+        let _ = self.connected.locks.close(std::time::Duration::from_secs(3)).await;
+    }
+}
+
+fn url(global: &Global) -> Outcome<StoreUrl> {
+    let url = match &global.store {
+        Some(url) => {
+            let url = StoreUrl::new(url);
+            if url.has_password() {
+                let _ = note(
+                    "tenure: warning: a password in --store can be read by every user of this machine; \
+                     $TENURE_STORE or $TENURE_PASSWORD_FILE keeps it to yourself",
+                );
+            }
+            url
+        }
+        None => variable(STORE)?.map_or_else(StoreUrl::usual, StoreUrl::new),
+    };
+    let Some(file) = std::env::var_os(PASSWORD_FILE).map(PathBuf::from) else {
+        return Ok(url);
+    };
+    let password = std::fs::read_to_string(&file).map_err(|error| {
+        let what = format!("cannot read the password from {} (${PASSWORD_FILE}): {error}", file.display());
+        Failure::new(ExitCode::Configuration, what)
+    })?;
+    Ok(url.with_password(password.trim_end_matches(['\r', '\n'])))
+}
+
+fn variable(name: &str) -> Outcome<Option<String>> {
+    match std::env::var(name) {
+        Ok(text) if text.is_empty() => Ok(None),
+        Ok(text) => Ok(Some(text)),
+        Err(std::env::VarError::NotPresent) => Ok(None),
+        Err(std::env::VarError::NotUnicode(_)) => {
+            Err(Failure::new(ExitCode::Configuration, format!("${name} is not valid UTF-8")))
+        }
+    }
+}

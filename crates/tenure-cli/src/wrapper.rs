@@ -1,0 +1,237 @@
+//! The wrapper's side of the guardian: starts it, keeps it informed, watches it in turn.
+//!
+//! Owns no lock: it is told of a lease and answers how the command ended. If the guardian sleeps through the end of the
+//! lease, or is killed, the wrapper does its work.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fs, io};
+
+use clap::ValueEnum;
+use nix::sys::signal::Signal;
+use rustix::process::{Pid, WaitOptions, getpgrp, getpid, kill_process, set_child_subreaper, wait};
+use tenure::clock::{Clock, SystemClock, sleep_until};
+use tenure::{BootInstant, Lease};
+
+use crate::cli::{OnLost, Run};
+use crate::guardian::wire::{self, How, Order, Report, Setup};
+use crate::guardian::{self, tree};
+use crate::output::note;
+use crate::readable::Readable;
+use crate::signals::{Event, Events, take_default_action};
+use crate::store::Store;
+use crate::{child_env, program};
+
+/// How long the guardian may take to answer before it is thought stopped.
+const HEARD_WITHIN: Duration = Duration::from_secs(1);
+
+/// How the command ended.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// By itself, or by somebody's signal, or because its lease was about to end.
+    Command { how: How, at: BootInstant, is_enforced: bool, left: u32 },
+    /// It never started.
+    CannotStart(io::Error),
+    /// The guardian died, and everything was ended.
+    GuardianDied,
+}
+
+#[derive(Debug)]
+pub(crate) struct Wrapper {
+    guardian: Child,
+    connection: OwnedFd,
+    readable: Readable,
+    on_lost: OnLost,
+    lead: Duration,
+    /// Whether the command is in our own process group: then the terminal's signals reach it without us.
+    shares_group: bool,
+    /// Whether the terminal interrupted both of us.
+    is_interrupted: bool,
+    clock: Arc<dyn Clock>,
+}
+
+impl Wrapper {
+    /// Starts the guardian. It waits for the lock to be granted.
+    pub(crate) fn start(args: &Run, program: &Path, grace: Duration, store: &Store) -> io::Result<Self> {
+        let (ours, theirs) = wire::pair()?;
+        // If the guardian is killed, its family becomes ours.
+        set_child_subreaper(Some(getpid()))?;
+        // In another session than the terminal's, the command could not read from it. So with a terminal the guardian
+        // only gets a group of its own, and the command stays in ours.
+        let shares_group = fs::File::options().read(true).write(true).open("/dev/tty").is_ok();
+        let lead = (args.ttl.ttl.get() / 20).clamp(Duration::from_millis(10), Duration::from_millis(500));
+        let mut command = guardian::command();
+        let on_lost = args.on_lost.to_possible_value().expect("every way has a name");
+        command.args(["--on-lost", on_lost.get_name()]);
+        command.args(["--grace-ms", &grace.as_millis().to_string()]);
+        command.args(["--lead-ms", &lead.as_millis().to_string()]);
+        if shares_group {
+            command.args(["--group", &getpgrp().as_raw_pid().to_string()]);
+            command.process_group(0);
+        }
+        command.arg("--").arg(program).args(&args.command);
+        child_env::prepare(&mut command, store, &args.name);
+        let guardian = command.stdin(Stdio::from(theirs)).spawn()?;
+        let stdin = io::stdin();
+        let liveness = store.connected.liveness.as_ref().map(AsFd::as_fd);
+        let descriptors: Vec<_> = std::iter::once(stdin.as_fd()).chain(liveness).collect();
+        wire::send_with_descriptors(&ours, &Setup { has_liveness: liveness.is_some() }, &descriptors)?;
+        Ok(Self {
+            guardian,
+            readable: Readable::new(&ours)?,
+            connection: ours,
+            on_lost: args.on_lost,
+            lead,
+            shares_group,
+            is_interrupted: false,
+            clock: Arc::new(SystemClock),
+        })
+    }
+
+    /// Has the command started, and watches it to its end.
+    pub(crate) async fn watch(&mut self, lease: &Lease, events: &Events) -> Ended {
+        let mut told = lease.valid_until();
+        let mut valid_until = told;
+        let mut unheard_since = None;
+        let mut is_lost_told = false;
+        let mut ended_by_us = None;
+        self.order(&Order::Start { token: lease.token().get(), valid_until: told.as_nanos() });
+        loop {
+            let take_over_at = match (self.on_lost, ended_by_us) {
+                (OnLost::Ignore, _) | (_, Some(_)) => BootInstant::NEVER,
+                _ => valid_until - self.lead / 2,
+            };
+            let give_up_at = ended_by_us.map_or(BootInstant::NEVER, |at: BootInstant| at + HEARD_WITHIN * 2);
+            let nudge_at = unheard_since.map_or(BootInstant::NEVER, |at: BootInstant| at + HEARD_WITHIN);
+            tokio::select! {
+                biased;
+                report = self.report() => match report {
+                    Ok(Some(Report::Ended { how, at, is_enforced, left })) => {
+                        let at = BootInstant::from_nanos(at);
+                        return Ended::Command { how, at, is_enforced: is_enforced || ended_by_us.is_some(), left };
+                    }
+                    Ok(Some(Report::CannotStart { errno })) => {
+                        return Ended::CannotStart(io::Error::from_raw_os_error(errno));
+                    }
+                    Ok(Some(Report::Stopped { number })) => self.stop_with_command(number),
+                    Ok(Some(Report::Started)) => {}
+                    Ok(Some(Report::Heard)) => unheard_since = None,
+                    Ok(None) | Err(_) => {
+                        self.end_orphans();
+                        return Ended::GuardianDied;
+                    }
+                },
+                event = events.next() => self.forward(event),
+                _ = lease.lost(), if !is_lost_told => {
+                    is_lost_told = true;
+                    self.order(&Order::Lost);
+                }
+                () = lease.changed(told), if !is_lost_told && unheard_since.is_none() => {
+                    told = lease.valid_until();
+                    if lease.is_held() {
+                        valid_until = told;
+                        self.order(&Order::Extend { valid_until: told.as_nanos() });
+                        unheard_since = Some(self.clock.now());
+                    }
+                }
+                () = sleep_until(self.clock.clone(), take_over_at) => {
+                    ended_by_us = Some(self.clock.now());
+                    for process in tree::descendants(self.pid()).unwrap_or_default() {
+                        process.signal(rustix::process::Signal::KILL);
+                    }
+                    self.nudge();
+                }
+                () = sleep_until(self.clock.clone(), nudge_at) => {
+                    let _ = note("tenure: warning: the guardian does not answer and is continued");
+                    unheard_since = Some(self.clock.now() + HEARD_WITHIN * 10);
+                    self.nudge();
+                }
+                () = sleep_until(self.clock.clone(), give_up_at) => {
+                    self.end_orphans();
+                    let at = self.clock.now();
+                    return Ended::Command { how: How::Signal(Signal::SIGKILL as i32), at, is_enforced: true, left: 0 };
+                }
+            }
+        }
+    }
+
+    async fn report(&self) -> io::Result<Option<Report>> {
+        self.readable.read(|| wire::receive(&self.connection)).await
+    }
+
+    fn order(&self, order: &Order) {
+        // A guardian that is gone is noticed by its silence on the other side of the connection.
+        let _ = wire::send(&self.connection, order);
+    }
+
+    /// Whether the terminal interrupted us together with the command.
+    pub(crate) const fn is_interrupted(&self) -> bool {
+        self.is_interrupted
+    }
+
+    fn forward(&mut self, event: Event) {
+        if self.shares_group && event.is_from_terminal {
+            self.is_interrupted |= event.signal == Signal::SIGINT;
+        } else {
+            self.order(&Order::Signal { number: event.signal as i32 });
+        }
+    }
+
+    /// The command was stopped by the terminal: so are we, for the shell to see its job stopped. Continued, we see to it
+    /// that it is, too. A command that was stopped in any other way is none of our business: its lock is renewed.
+    fn stop_with_command(&self, number: i32) {
+        let stop = Signal::try_from(number).ok();
+        let is_job_control = matches!(stop, Some(Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU));
+        if let Some(stop) = stop.filter(|_| self.shares_group && is_job_control) {
+            take_default_action(stop);
+            self.order(&Order::Signal { number: Signal::SIGCONT as i32 });
+        }
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.guardian.id().cast_signed()).expect("a child has a pid")
+    }
+
+    /// Continues a guardian that somebody stopped: nobody has a reason to.
+    fn nudge(&self) {
+        let _ = kill_process(self.pid(), rustix::process::Signal::CONT);
+    }
+
+    /// Ends the guardian, and whatever it leaves to us, and waits until all is gone.
+    fn end_orphans(&mut self) {
+        let _ = self.guardian.kill();
+        let _ = self.guardian.wait();
+        while let Ok(family) = tree::descendants(getpid()) {
+            if family.is_empty() {
+                break;
+            }
+            for process in family {
+                process.signal(rustix::process::Signal::KILL);
+            }
+            while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Wrapper {
+    /// The connection ends with us; that ends a guardian that waits. One that has reported is gone already.
+    fn drop(&mut self) {
+        let _ = rustix::net::shutdown(&self.connection, rustix::net::Shutdown::Both);
+        self.nudge();
+        let _ = self.guardian.wait();
+    }
+}
+
+/// What the guardian met when it started the command, as shells say it.
+pub(crate) fn cannot_start(command: &OsStr, error: &io::Error) -> crate::failure::Failure {
+    match error.kind() {
+        io::ErrorKind::NotFound => program::not_found(command),
+        _ => program::not_executable(command),
+    }
+}

@@ -1,0 +1,125 @@
+//! **tenure** lets one party at a time, among many processes on many machines, do a thing.
+//!
+//! This crate is the door: everything of [`tenure_core`], the stores that were compiled in (one feature each), and
+//! [`connect`], which picks one by its URL. It holds no logic of its own.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let locks = tenure::connect("memory:").await?;
+//! let token = locks.lock("orders/1001").run(|lease| async move { lease.token() }).await?;
+//! # let _ = token;
+//! # Ok(()) }
+//! ```
+//!
+//! | feature | URL | store |
+//! |---|---|---|
+//! | (always) | `memory:` | this process |
+//! | `embedded` (default) | `file:/var/lock/tenure` | the processes of this machine, nothing to install |
+
+#![forbid(unsafe_code)]
+
+mod url;
+
+use std::os::fd::OwnedFd;
+
+pub use tenure_core::*;
+#[cfg(feature = "embedded")]
+pub use tenure_embedded as embedded;
+
+pub use crate::url::StoreUrl;
+
+/// The URL schemes of the stores that were compiled in.
+pub const STORES: &[&str] = &[
+    #[cfg(feature = "embedded")]
+    "file",
+    "memory",
+];
+
+/// A client of the store at `url`, such as `file:/var/lock/tenure`.
+///
+/// # Errors
+/// [`Error::Refused`] if the URL names no store that was compiled in, or one that cannot work as it is set up;
+/// [`Error::Unavailable`] if the store does not serve.
+///
+/// # Panics
+/// Outside of a Tokio runtime.
+pub async fn connect(url: &str) -> Result<Locks> {
+    Ok(Connected::to(&StoreUrl::new(url)).await?.locks)
+}
+
+/// A client, and what a program that starts others on its behalf must know beyond it.
+#[derive(Debug)]
+pub struct Connected {
+    /// The client.
+    pub locks: Locks,
+    /// Which kind of store: one of [`STORES`].
+    pub kind: &'static str,
+    /// Claims tied to this process live as long as any process has this file open: hand it to one that must outlive
+    /// this one, and to nobody else. Only the embedded store has it.
+    pub liveness: Option<OwnedFd>,
+}
+
+impl Connected {
+    /// Connects to the store at `url`.
+    ///
+    /// # Errors
+    /// As [`connect`].
+    ///
+    /// # Panics
+    /// Outside of a Tokio runtime.
+    pub async fn to(url: &StoreUrl) -> Result<Self> {
+        match url.scheme() {
+            Some("memory") if url.rest().is_empty() => {
+                Ok(Self { locks: Locks::in_memory(), kind: "memory", liveness: None })
+            }
+            Some("memory") => Err(misconfigured(format!("memory: takes nothing after it, this is {url}"))),
+            #[cfg(feature = "embedded")]
+            Some("file") => {
+                let config = url.expose().parse::<tenure_embedded::Config>();
+                let config = config.map_err(|invalid| misconfigured(format!("{url}: {invalid}")))?;
+                let store = tenure_embedded::Embedded::open(config).map_err(|error| {
+                    let store = url.to_string().into();
+                    match StoreError::from(error) {
+                        cause @ StoreError::Refused(Refusal { kind: RefusalKind::Unavailable, .. }) => {
+                            Error::Unavailable { lock: None, store, cause }
+                        }
+                        StoreError::Refused(refusal) => Error::Refused { lock: None, refusal },
+                        cause @ StoreError::Unknown(_) => Error::Unavailable { lock: None, store, cause },
+                    }
+                })?;
+                let liveness = store.liveness_fd().try_clone_to_owned().ok();
+                Ok(Self { locks: Locks::new(store), kind: "file", liveness })
+            }
+            _ => Err(misconfigured(format!(
+                "no store is known for {url}: this build has {}",
+                STORES.iter().map(|scheme| format!("{scheme}:")).collect::<Vec<_>>().join(" and ")
+            ))),
+        }
+    }
+}
+
+fn misconfigured(message: String) -> Error {
+    let kind = RefusalKind::Configuration;
+    Error::Refused { lock: None, refusal: Refusal { kind, message } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn memory_is_always_there_and_takes_no_options() {
+        assert_eq!(connect("memory:").await.unwrap().store(), "memory:");
+        let error = connect("memory:x?y=1").await.unwrap_err();
+        assert!(matches!(error, Error::Refused { .. }), "{error}");
+    }
+
+    #[tokio::test]
+    async fn an_unknown_store_is_refused_by_name_and_without_its_password() {
+        for url in ["carrier-pigeon://me:sesame@loft", "nonsense", ""] {
+            let error = connect(url).await.unwrap_err().to_string();
+            assert!(error.contains("this build has"), "{error}");
+            assert!(!error.contains("sesame"), "{error}");
+        }
+    }
+}
