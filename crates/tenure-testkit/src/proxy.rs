@@ -320,7 +320,8 @@ mod tests {
 
     #[test]
     fn pushes_are_cut_out_and_nothing_else() {
-        let mut chunk = b"+OK\r\n>3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$2\r\nhi\r\n*2\r\n:1\r\n$-1\r\n$3\r\nab".to_vec();
+        let mut chunk =
+            b"+OK\r\n>3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$2\r\nhi\r\n*2\r\n:1\r\n$-1\r\n$3\r\nab".to_vec();
         without_pushes(&mut chunk);
         assert_eq!(chunk, b"+OK\r\n*2\r\n:1\r\n$-1\r\n$3\r\nab");
     }

@@ -52,7 +52,9 @@ impl Kind {
         let candidates: Vec<_> = folders.chain([cached.clone()]).collect();
         match candidates.into_iter().find(|candidate| candidate.is_file()) {
             Some(program) => program,
-            None => panic!("{self:?} is not installed: run `cargo xtask setup`, or set {variable} ({cached:?})"),
+            None => {
+                panic!("{self:?} is not installed: run `cargo xtask setup`, or set {variable} ({cached:?})")
+            }
         }
     }
 }
@@ -116,8 +118,24 @@ impl Server {
         let mut command = Command::new(self.kind.program());
         let port = self.port.to_string();
         command
-            .args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--daemonize", "no"])
-            .args(["--unixsocket", &self.socket().to_string_lossy(), "--dir", &self.folder.path().to_string_lossy()])
+            .args([
+                "--port",
+                &port,
+                "--bind",
+                "127.0.0.1",
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+                "--daemonize",
+                "no",
+            ])
+            .args([
+                "--unixsocket",
+                &self.socket().to_string_lossy(),
+                "--dir",
+                &self.folder.path().to_string_lossy(),
+            ])
             .args(&self.arguments)
             .stdin(Stdio::null())
             .stdout(log.expect("a log file"))

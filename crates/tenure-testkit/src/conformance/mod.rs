@@ -12,12 +12,16 @@ use crate::scene::within;
 use crate::subject::Subject;
 
 mod cancel;
+mod detach;
+mod evict;
 mod exclusion;
 mod faults;
 mod life;
 mod line;
 mod loss;
 mod names;
+mod observe;
+mod once;
 mod verbs;
 mod waiting;
 
@@ -93,6 +97,20 @@ macro_rules! __for_each_case {
             faults::an_unanswered_grant_is_given_back: |_| true;
             faults::missing_capabilities_are_refused_without_io: |_| true;
             faults::a_refusal_changes_nothing: |_| true;
+            once::settling_after_loss_is_refused: |offers| offers.once;
+            once::a_repeated_settle_is_recorded_once: |offers| offers.once;
+            once::settling_wakes_all_waiters: |offers| offers.once;
+            once::a_forgotten_result_is_run_again: |offers| offers.once;
+            once::once_runs_once_for_everybody: |offers| offers.once;
+            once::an_unanswered_settle_is_never_claimed: |offers| offers.once;
+            observe::inspect_tells_the_truth: |_| true;
+            observe::listing_pages_through_every_lock: |_| true;
+            evict::an_evicted_claim_cannot_renew: |_| true;
+            evict::eviction_passes_the_lock_on: |_| true;
+            evict::eviction_by_token_spares_the_others: |offers| offers.shared;
+            evict::an_evicted_holder_is_told: |_| true;
+            detach::a_detached_claim_is_adopted: |offers| offers.detach;
+            detach::a_detached_claim_ends_with_its_ttl: |offers| offers.detach;
         }
     };
 }
