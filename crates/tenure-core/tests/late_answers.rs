@@ -1,30 +1,49 @@
-//! Answers that arrive late: after a renewal is due already, or after the store had been away.
+//! Answers that arrive late, and stores that go away: in simulated time.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+mod common;
+
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tenure_core::clock::{SystemClock, sleep_until};
+use common::SimClock;
+use tenure_core::clock::sleep_until;
+use tenure_core::queue::Rules;
 use tenure_core::{
-    Answer, Attempt, Backend, Bytes, Capabilities, Claim, Clock, Error, Eviction, Line, LockName, LockPage,
-    LockState, Locks, Memory, Released, Renewal, Seams, Settled, StoreError, Trail, async_trait,
+    Answer, Attempt, Backend, BootInstant, Bytes, Capabilities, Claim, Clock, Error, Eviction, LeaseState,
+    Line, LockName, LockPage, LockState, Locks, Memory, Released, Renewal, Seams, Settled, StoreError,
+    SystemEntropy, Trail, Why, async_trait,
 };
 
-async fn pause(duration: Duration) {
-    sleep_until(Arc::new(SystemClock), SystemClock.now() + duration).await;
-}
-
-/// Memory whose attempts are answered late, and which is away for a number of requests.
-#[derive(Debug)]
+/// A memory store in simulated time, whose attempts are answered late, and which is away until some moment.
+#[derive(Debug, Clone)]
 struct Late {
     memory: Memory,
+    clock: SimClock,
     attempts_late_by: Duration,
-    away_for: Arc<AtomicU64>,
+    away_until: Arc<Mutex<BootInstant>>,
 }
 
 impl Late {
-    fn is_away(&self) -> bool {
-        self.away_for.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
+    fn new(attempts_late_by: Duration) -> (Self, Locks) {
+        let clock = SimClock::new();
+        let memory = Memory::with(Arc::new(clock.clone()), Rules::DEFAULT);
+        let away_until = Arc::new(Mutex::new(clock.now()));
+        let late = Self { memory, clock: clock.clone(), attempts_late_by, away_until };
+        let seams = Seams { clock: Arc::new(clock), entropy: Arc::new(SystemEntropy) };
+        (late.clone(), Locks::with(Arc::new(late), seams))
+    }
+
+    async fn pause(&self, duration: Duration) {
+        sleep_until(Arc::new(self.clock.clone()), self.clock.now() + duration).await;
+    }
+
+    fn goes_away_for(&self, duration: Duration) {
+        *self.away_until.lock().unwrap() = self.clock.now() + duration;
+    }
+
+    fn answer(&self) -> Answer<()> {
+        let is_away = self.clock.now() < *self.away_until.lock().unwrap();
+        if is_away { Err(StoreError::unknown("away")) } else { Ok(()) }
     }
 }
 
@@ -40,20 +59,23 @@ impl Backend for Late {
         self.memory.lane(name)
     }
     async fn attempt(&self, claim: &Claim, line: Line) -> Answer<Attempt> {
-        if self.is_away() {
-            return Err(StoreError::unknown("away"));
-        }
+        self.answer()?;
         let answer = self.memory.attempt(claim, line).await;
-        pause(self.attempts_late_by).await;
+        self.pause(self.attempts_late_by).await;
         answer
     }
     async fn renew(&self, claims: &[Arc<Claim>]) -> Vec<Answer<Renewal>> {
-        self.memory.renew(claims).await
+        match self.answer() {
+            Ok(()) => self.memory.renew(claims).await,
+            Err(error) => claims.iter().map(|_| Err(error.clone())).collect(),
+        }
     }
     async fn release(&self, claim: &Claim, trail: Trail) -> Answer<Released> {
+        self.answer()?;
         self.memory.release(claim, trail).await
     }
     async fn settle(&self, claim: &Claim, outcome: Bytes, keep: Duration) -> Answer<Settled> {
+        self.answer()?;
         self.memory.settle(claim, outcome, keep).await
     }
     async fn forget(&self, name: &LockName) -> Answer<bool> {
@@ -70,46 +92,77 @@ impl Backend for Late {
     }
 }
 
-fn late(attempts_late_by: Duration) -> (Locks, Arc<AtomicU64>) {
-    let away_for = Arc::new(AtomicU64::new(0));
-    let late = Late { memory: Memory::new(), attempts_late_by, away_for: away_for.clone() };
-    (Locks::with(Arc::new(late), Seams::default()), away_for)
-}
+const TTL: Duration = Duration::from_secs(30);
 
 /// A grant whose answer took longer than a third of its ttl was due for renewal when it arrived; nobody rang for it, and
 /// it ran out.
 #[tokio::test]
 async fn a_grant_that_is_due_on_arrival_is_renewed_at_once() {
-    let ttl = Duration::from_millis(1500);
-    let (locks, _) = late(ttl / 2);
-    let guard = locks.lock("x").ttl(ttl).acquire().await.unwrap();
-    pause(ttl).await;
-    assert!(guard.is_held(), "{:?}", guard.state());
-    guard.release().await.unwrap();
+    let (late, locks) = Late::new(TTL / 2);
+    let scene = async {
+        let guard = locks.lock("x").ttl(TTL).acquire().await.unwrap();
+        late.pause(TTL * 100).await;
+        assert!(guard.is_held(), "{:?}", guard.state());
+        guard.release().await.unwrap();
+    };
+    late.clock.clone().run(scene).await;
+}
+
+#[tokio::test]
+async fn a_lease_bears_an_outage_shorter_than_its_validity_and_no_longer() {
+    let (late, locks) = Late::new(Duration::ZERO);
+    let scene = async {
+        let guard = locks.lock("x").ttl(TTL).acquire().await.unwrap();
+        late.goes_away_for(TTL / 2);
+        late.pause(TTL / 2 - Duration::from_secs(1)).await;
+        assert!(matches!(guard.state(), LeaseState::AtRisk { .. }), "{:?}", guard.state());
+        late.pause(Duration::from_secs(3)).await;
+        assert!(matches!(guard.state(), LeaseState::Held { .. }), "{:?}", guard.state());
+        late.goes_away_for(TTL * 2);
+        let valid_until = guard.valid_until();
+        assert_eq!(guard.lost().await, Why::Expired);
+        let early = valid_until.saturating_since(late.clock.now());
+        assert!(!early.is_zero() && early < TTL / 100, "told {early:?} before the end of validity");
+        late.pause(TTL * 3).await;
+        assert!(matches!(guard.state(), LeaseState::Lost { why: Why::Expired }), "never back from lost");
+        assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
+    };
+    late.clock.clone().run(scene).await;
 }
 
 /// Who stands in line bears with a store that goes away for a while, longer than somebody who never reached it.
 #[tokio::test]
-async fn a_waiter_stays_through_an_outage() {
-    let (locks, away_for) = late(Duration::ZERO);
-    let guard = locks.lock("x").ttl(Duration::from_secs(60)).acquire().await.unwrap();
-    let waiter = tokio::spawn(locks.lock("x").acquire());
-    while locks.stats().waiting < 1 {
-        tokio::task::yield_now().await;
-    }
-    away_for.store(3, Ordering::SeqCst);
-    // A notice without a grant sends the waiter to the store, which is away.
-    locks.evict("x", None, true, "test").await.unwrap();
-    drop(guard);
-    assert!(waiter.await.unwrap().unwrap().is_held());
+async fn a_waiter_stays_in_line_through_an_outage() {
+    let (late, locks) = Late::new(Duration::ZERO);
+    let scene = async {
+        let guard = locks.lock("x").ttl(TTL).acquire().await.unwrap();
+        let waiter = tokio::spawn(locks.lock("x").acquire());
+        while locks.stats().waiting < 1 {
+            tokio::task::yield_now().await;
+        }
+        // Longer than anybody's patience, longer than the ttl and than a place in line lasts.
+        late.goes_away_for(TTL * 20);
+        assert_eq!(guard.lost().await, Why::Expired);
+        let second = waiter.await.unwrap().unwrap();
+        assert!(second.is_held() && second.token() > guard.token());
+    };
+    late.clock.clone().run(scene).await;
 }
 
 #[tokio::test]
 async fn a_store_that_never_answers_is_unavailable_not_busy() {
-    let (locks, away_for) = late(Duration::ZERO);
-    away_for.store(u64::MAX, Ordering::SeqCst);
-    let wait = locks.lock("x").wait(Duration::from_millis(50)).acquire().await;
-    assert!(matches!(wait, Err(Error::Unavailable { .. })), "{wait:?}");
-    let tried = locks.lock("x").try_acquire().await;
-    assert!(matches!(tried, Err(Error::Unavailable { .. })), "{tried:?}");
+    let (late, locks) = Late::new(Duration::ZERO);
+    late.goes_away_for(TTL * 20);
+    let scene = async {
+        let start = late.clock.now();
+        let for_ever = locks.lock("x").acquire().await;
+        assert!(matches!(for_ever, Err(Error::Unavailable { .. })), "{for_ever:?}");
+        let patience = late.clock.now().saturating_since(start);
+        assert!(patience >= Duration::from_secs(9) && patience <= Duration::from_secs(12), "{patience:?}");
+        let wait = locks.lock("x").wait(Duration::from_millis(50)).acquire().await;
+        assert!(matches!(wait, Err(Error::Unavailable { .. })), "{wait:?}");
+        let tried = locks.lock("x").try_acquire().await;
+        assert!(matches!(tried, Err(Error::Unavailable { .. })), "{tried:?}");
+    };
+    late.clock.clone().run(scene).await;
 }
