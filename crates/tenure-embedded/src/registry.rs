@@ -1,6 +1,7 @@
 //! The stores that this process has open: each directory once, however often it is asked for. LMDB requires it.
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
@@ -69,6 +70,7 @@ pub(crate) fn open(config: &Config) -> Result<Arc<Store>, OpenError> {
         listeners: ready.listeners,
         inbox: ready.inbox,
         generation: fork::generation(),
+        under_way: AtomicUsize::new(0),
     });
     open.insert(identity, Slot { store: Arc::downgrade(&store), ended });
     Ok(store)

@@ -2,7 +2,7 @@
 //! for the answer, never for ever.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +18,10 @@ use crate::liveness::Liveness;
 
 /// How many requests may wait for the store thread.
 const REQUESTS_MAX: usize = 100_000;
+/// How often a thread steps aside before it goes to sleep. A transaction takes a few microseconds, falling asleep and
+/// waking up several times that: it triples what one task alone can do, and costs some 20 µs when nothing comes. Only
+/// who is alone waits like that for an answer: the others have tasks to run meanwhile, and make batches.
+const YIELDS: u32 = 40;
 
 #[derive(Debug)]
 pub(crate) struct Store {
@@ -31,6 +35,8 @@ pub(crate) struct Store {
     pub(crate) listeners: Arc<Listeners>,
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) generation: u32,
+    /// How many requests are waited for.
+    pub(crate) under_way: AtomicUsize,
 }
 
 impl Store {
@@ -56,9 +62,18 @@ impl Store {
         let fate = Arc::new(Fate::default());
         let (reply, mut answer) = oneshot::channel();
         let request = Request { run, fate: fate.clone(), answer: None, reply };
-        let _abandons = Abandons(&fate);
+        let is_alone = self.under_way.fetch_add(1, Ordering::Relaxed) == 0;
+        let _under_way = UnderWay(&fate, &self.under_way);
         if !self.inbox.put(Box::new(request)) {
             return Err(self.blocked());
+        }
+        if is_alone {
+            for _ in 0..YIELDS {
+                if let Ok(answer) = answer.try_recv() {
+                    return answer;
+                }
+                std::thread::yield_now();
+            }
         }
         let deadline = SystemClock.now() + self.timeout;
         tokio::select! {
@@ -128,11 +143,13 @@ impl Fate {
     }
 }
 
-struct Abandons<'a>(&'a Fate);
+/// A request for as long as somebody waits for its answer.
+struct UnderWay<'a>(&'a Fate, &'a AtomicUsize);
 
-impl Drop for Abandons<'_> {
+impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         self.0.abandon();
+        self.1.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -213,6 +230,12 @@ impl Inbox {
 
     /// Takes at most `max` requests, once there are any; nothing once it is closed and empty.
     pub(crate) fn take(&self, max: usize) -> Vec<Box<dyn Job>> {
+        for _ in 0..YIELDS {
+            if !self.state().jobs.is_empty() {
+                break;
+            }
+            std::thread::yield_now();
+        }
         let mut state = self.state();
         while state.jobs.is_empty() && !state.is_closed {
             state.is_waiting = true;
