@@ -14,7 +14,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::claim::{Claim, Label, Mode, Reason};
+use crate::claim::{Claim, ClaimId, Label, Mode, Reason};
 use crate::clock::BootInstant;
 use crate::guarantee::Deployment;
 use crate::name::LockName;
@@ -62,6 +62,10 @@ pub trait Backend: Debug + Send + Sync + 'static {
     ///   (`try_acquire_never_joins_the_line`).
     /// * MUST serve the line: a lock found free goes to the head of the line, whoever attempts
     ///   (`a_vanished_waiter_holds_nobody_up`).
+    /// * MUST, with [`Line::Succeed`], put this claim in the place of the one that holds, in one step, with the same
+    ///   token; refuse it ([`RefusalKind::Ended`]) if that one does not hold; and treat that one as ended from then on
+    ///   (`a_detached_claim_is_adopted_once`). MAY refuse it always, without the capability
+    ///   [`detach`](Capabilities::detach).
     /// * MUST refuse another [`Shape`](crate::Shape) than that of the live claims, naming both
     ///   (`another_shape_is_refused`), and a claim that was released with [`Trail::Doubtful`] or evicted
     ///   ([`RefusalKind::Ended`]; `late_duplicates_do_nothing`).
@@ -181,6 +185,8 @@ pub enum Line {
     Join,
     /// Pass by: leave nothing behind.
     Pass,
+    /// Take over the grant that this claim holds, token and all, and end that claim; or nothing.
+    Succeed(ClaimId),
 }
 
 /// What came before a release.

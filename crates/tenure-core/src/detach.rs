@@ -3,18 +3,20 @@
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::{Attempt, Grant, Line, RefusalKind, Renewal, StoreError, Why};
-use crate::claim::{Claim, Tie};
-use crate::client::Locks;
+use crate::backend::{Answer, Attempt, Line, RefusalKind, Released, Renewal, StoreError, Trail, Why};
+use crate::claim::{Claim, ClaimId, Tie};
+use crate::client::{Locks, Shared};
+use crate::clock::sleep_until;
 use crate::error::{Error, Result};
 use crate::guard::Guard;
 use crate::name::LockName;
 use crate::pending::Pending;
 use crate::token::FencingToken;
-use crate::ttl::Ttl;
+use crate::ttl::{Ttl, drift_margin};
 
 /// A claim that no process holds: it lives at the store until somebody adopts or releases it, or its ttl ends.
 ///
@@ -122,37 +124,122 @@ impl Guard {
 impl Locks {
     /// Takes over a claim that was [detached](Guard::detach), here or elsewhere.
     ///
-    /// It is renewed first, and its validity counts from that request: how long it travelled does not matter.
+    /// The claim gets a new secret id in the same step, so it can be adopted once: whoever else has the text has nothing.
+    /// Its validity counts from that request: how long it travelled does not matter.
     ///
     /// # Errors
-    /// [`Error::Lost`] if it has ended meanwhile, [`Error::Refused`] if this client holds it already,
-    /// [`Error::Unavailable`] if the store did not answer: it may be tried again.
+    /// [`Error::Lost`] if it has ended meanwhile or was adopted by another; [`Error::Unavailable`] if the store did not
+    /// answer: then it is either still detached or will be released, never adopted.
     ///
     /// # Cancel safety
-    /// The claim stays detached, perhaps renewed.
+    /// As with [`Error::Unavailable`].
     pub async fn adopt(&self, detached: DetachedClaim) -> Result<Guard> {
-        let DetachedClaim { claim, token } = detached;
-        let (shared, claim) = (self.shared(), Arc::new(claim));
-        let lock = claim.name.clone();
+        let DetachedClaim { claim: predecessor, token } = detached;
+        let shared = self.shared();
+        let lost = |why| Error::Lost { lock: predecessor.name.clone(), token, why };
         if shared.is_closed() {
             return Err(Error::Closed);
         }
-        if shared.keeper.is_kept(claim.id) {
-            let message = "this client holds the claim already: it cannot be adopted twice";
-            return Err(Error::refused(Some(&lock), RefusalKind::Ended, message));
-        }
-        let since = shared.clock.now();
-        let answer = shared.backend.renew(std::slice::from_ref(&claim)).await.pop();
-        match answer.unwrap_or_else(|| Err(StoreError::unknown("nothing"))) {
-            Ok(Renewal::Renewed { ttl }) => {
-                let grant = Grant { token, ttl, since, revoked: None };
-                Guard::new(Pending::held(shared.clone(), claim), grant).map_err(|mut pending| {
-                    pending.dismiss();
-                    Error::Lost { lock, token, why: Why::Expired }
-                })
+        let id = ClaimId::draw(&*shared.entropy);
+        let claim = Claim { id, tie: Tie::Process, label: shared.label.clone(), ..predecessor.clone() };
+        let mut pending = Pending::new(shared.clone(), Arc::new(claim));
+        let mut tries = Tries::new(shared);
+        let answer = loop {
+            let answer = pending.attempt(Line::Succeed(predecessor.id)).await;
+            if !tries.again(is_passing(&answer)).await {
+                break answer;
             }
-            Ok(Renewal::Lost(why)) => Err(Error::Lost { lock, token, why }),
-            Err(error) => Err(Error::from_store(Some(&lock), &shared.store, error)),
+        };
+        match answer {
+            Ok(Attempt::Granted(grant)) if grant.token == token => {
+                Guard::new(pending, grant).map_err(|_too_late| lost(Why::Expired))
+            }
+            Ok(_) => Err(lost(Why::Gone)),
+            Err(StoreError::Refused(refusal)) if refusal.kind == RefusalKind::Ended => Err(lost(Why::Gone)),
+            Err(error) => Err(Error::from_store(Some(&predecessor.name), &shared.store, error)),
         }
+    }
+
+    /// Renews a detached claim without adopting it; answers for how long it is valid from now.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if it has ended meanwhile, [`Error::Unavailable`] if the store did not answer.
+    ///
+    /// # Cancel safety
+    /// The claim stays detached, perhaps renewed.
+    pub async fn renew(&self, detached: &DetachedClaim) -> Result<Duration> {
+        let (shared, claim) = (self.shared(), Arc::new(detached.claim.clone()));
+        let mut tries = Tries::new(shared);
+        let (sent, answer) = loop {
+            let sent = shared.clock.now();
+            let answer = shared.backend.renew(std::slice::from_ref(&claim)).await.pop();
+            let answer = answer.unwrap_or_else(|| Err(StoreError::unknown("nothing")));
+            if !tries.again(is_passing(&answer)).await {
+                break (sent, answer);
+            }
+        };
+        match answer {
+            Ok(Renewal::Renewed { ttl }) => {
+                Ok((sent + ttl - drift_margin(ttl)).saturating_since(shared.clock.now()))
+            }
+            Ok(Renewal::Lost(why)) => {
+                Err(Error::Lost { lock: claim.name.clone(), token: detached.token, why })
+            }
+            Err(error) => Err(Error::from_store(Some(&claim.name), &shared.store, error)),
+        }
+    }
+
+    /// Releases a detached claim without adopting it.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if it has ended before, [`Error::Unavailable`] if the store did not answer.
+    ///
+    /// # Cancel safety
+    /// The claim stays detached, or is released.
+    pub async fn release(&self, detached: &DetachedClaim) -> Result<()> {
+        let (shared, claim) = (self.shared(), &detached.claim);
+        let mut tries = Tries::new(shared);
+        let answer = loop {
+            let answer = shared.backend.release(claim, Trail::Clean).await;
+            if !tries.again(is_passing(&answer)).await {
+                break answer;
+            }
+        };
+        match answer {
+            // It found the work of the request before done.
+            Ok(Released::Absent) if tries.count > 1 => Ok(()),
+            Ok(Released::Held) => Ok(()),
+            Ok(Released::Waited | Released::Absent) => {
+                Err(Error::Lost { lock: claim.name.clone(), token: detached.token, why: Why::Gone })
+            }
+            Err(error) => Err(Error::from_store(Some(&claim.name), &shared.store, error)),
+        }
+    }
+}
+
+fn is_passing<T>(answer: &Answer<T>) -> bool {
+    answer.as_ref().is_err_and(StoreError::is_passing)
+}
+
+/// A few tries: every request here may be repeated.
+struct Tries<'a> {
+    shared: &'a Shared,
+    count: u32,
+}
+
+impl<'a> Tries<'a> {
+    const fn new(shared: &'a Shared) -> Self {
+        Self { shared, count: 0 }
+    }
+
+    /// Counts one try. If it failed in passing, and was not the last, pauses and answers that it may be tried again.
+    async fn again(&mut self, failed_in_passing: bool) -> bool {
+        self.count += 1;
+        if !failed_in_passing || self.count > 3 {
+            return false;
+        }
+        let clock = &self.shared.clock;
+        sleep_until(clock.clone(), clock.now() + Duration::from_millis(20) * 5_u32.pow(self.count - 1)).await;
+        true
     }
 }

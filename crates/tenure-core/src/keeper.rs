@@ -53,10 +53,6 @@ impl Keeper {
         drop(forgotten);
     }
 
-    pub(crate) fn is_kept(&self, id: ClaimId) -> bool {
-        self.state().holds.contains_key(&id)
-    }
-
     pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
         self.state().holds.values().cloned().collect()
     }

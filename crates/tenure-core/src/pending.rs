@@ -33,13 +33,6 @@ impl Pending {
         Self { shared, claim, trail: Trail::Clean, may_be_stored: false, in_flight: Mutex::new(None) }
     }
 
-    /// A claim that holds, and has come from elsewhere.
-    pub(crate) fn held(shared: Arc<Shared>, claim: Arc<Claim>) -> Self {
-        let mut pending = Self::new(shared, claim);
-        pending.may_be_stored = true;
-        pending
-    }
-
     pub(crate) const fn trail(&self) -> Trail {
         self.trail
     }

@@ -205,6 +205,9 @@ impl Queue {
             self.serve(now, rules, None, &mut notices);
             return Ok(Step { answer, notices });
         }
+        if let Line::Succeed(predecessor) = line {
+            return self.succeed(now, rules, claim, owner, predecessor);
+        }
         if let (Mode::Once, Some(record)) = (claim.mode, &self.record) {
             let outcome = record.outcome.clone();
             self.line.retain(|w| w.who.id != claim.id);
@@ -223,13 +226,7 @@ impl Queue {
                 return Err(Refusal { kind: RefusalKind::Limit, message });
             }
             None => self.line.push_back(WaitingClaim {
-                who: Party {
-                    id: claim.id,
-                    mode: claim.mode,
-                    owner,
-                    label: claim.label.clone(),
-                    reason: claim.reason.clone(),
-                },
+                who: Party::of(claim, owner),
                 ttl: claim.ttl.get(),
                 joined: now.micros,
                 expires: now.after(rules.line_ttl),
@@ -250,6 +247,26 @@ impl Queue {
         }
         let ahead = u32::try_from(ahead).ok();
         Ok(Step { answer: Attempted::Busy { holder, ahead, at_latest }, notices })
+    }
+
+    /// Puts `claim` in the place of `predecessor`, which holds: with its token, and for a ttl from now.
+    fn succeed(
+        &mut self,
+        now: Now,
+        rules: &Rules,
+        claim: &Claim,
+        owner: Option<Owner>,
+        predecessor: ClaimId,
+    ) -> Result<Step<Attempted>, Refusal> {
+        let held = self.holders.iter_mut().find(|h| h.who.id == predecessor);
+        let Some(held) = held.filter(|h| h.evicted.is_none() && h.who.mode == claim.mode) else {
+            return Err(ended());
+        };
+        held.who = Party::of(claim, owner);
+        held.expires = held.expires.max(now.after(claim.ttl.get()));
+        let answer = Attempted::Granted { token: FencingToken::new(held.token), ttl: claim.ttl.get() };
+        self.bury(now, rules, predecessor, None);
+        Ok(Step { answer, notices: Vec::new() })
     }
 
     /// Renews a claim: see [`Backend::renew`](crate::Backend::renew).
@@ -528,6 +545,13 @@ impl Queue {
             }
             _ => at_least,
         }
+    }
+}
+
+impl Party {
+    fn of(claim: &Claim, owner: Option<Owner>) -> Self {
+        let Claim { id, mode, label, reason, .. } = claim.clone();
+        Self { id, mode, owner, label, reason }
     }
 }
 

@@ -24,6 +24,8 @@ const RULES: Rules = Rules {
 enum Op {
     Attempt(usize, Line),
     Renew(usize),
+    /// The first claim takes over the grant of the second.
+    Succeed(usize, usize),
     Release(usize, Trail),
     Settle(usize),
     Evict {
@@ -40,6 +42,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         6 => (who.clone(), prop_oneof![4 => Just(Line::Join), 1 => Just(Line::Pass)])
             .prop_map(|(i, line)| Op::Attempt(i, line)),
         2 => who.clone().prop_map(Op::Renew),
+        1 => (who.clone(), who.clone()).prop_map(|(heir, predecessor)| Op::Succeed(heir, predecessor)),
         4 => (who.clone(), prop_oneof![3 => Just(Trail::Clean), 1 => Just(Trail::Doubtful)])
             .prop_map(|(i, trail)| Op::Release(i, trail)),
         1 => who.clone().prop_map(Op::Settle),
@@ -199,6 +202,27 @@ impl World {
                     Renewal::Lost(why) => assert!(!held && why == Why::Gone),
                 }
             }
+            Op::Succeed(heir, predecessor) => {
+                let line = Line::Succeed(self.claims[predecessor].id);
+                served = false;
+                match self.attempt(heir, line).map(|step| step.answer) {
+                    Ok(Attempted::Granted { token, .. }) => {
+                        let held = |who| held_before.contains(&(who, token)) || line_before.contains(&who);
+                        assert!(held(heir) || held(predecessor), "nobody's grant was taken over");
+                        assert!(self.holders().contains(&(heir, token)));
+                        if heir != predecessor && !held_before.contains(&(heir, token)) {
+                            assert!(!self.holders().iter().any(|(who, _)| *who == predecessor));
+                            self.bury(predecessor);
+                            self.highest = self.highest.max(token);
+                            self.granted.insert(heir, token);
+                        }
+                    }
+                    Ok(other) => panic!("{other:?}"),
+                    Err(refusal) => {
+                        assert_eq!(refusal.kind, RefusalKind::Ended);
+                    }
+                }
+            }
             Op::Release(i, trail) => {
                 let answer = self.queue.release(self.now, &RULES, self.claims[i].id, trail).answer;
                 let held = held_before.iter().any(|(who, _)| *who == i);
@@ -329,6 +353,9 @@ impl World {
                     b"done",
                     Duration::from_secs(30),
                 ));
+            }
+            Op::Succeed(heir, predecessor) => {
+                let _ = self.attempt(heir, Line::Succeed(self.claims[predecessor].id));
             }
             Op::Attempt(..) | Op::Evict { .. } | Op::Die(_) | Op::Pass(_) => return,
         }

@@ -243,13 +243,25 @@ async fn a_detached_claim_moves_and_is_adopted_once() {
     assert!(there.lock("x").try_acquire().await.unwrap().is_none(), "it lives on without its guard");
     let text = detached.to_string();
     assert!(!format!("{detached:?}").contains(&text[60..80]), "only the text form gives the secret away");
+    assert!(there.renew(&detached).await.unwrap() > Duration::from_secs(4));
     let adopted = there.adopt(text.parse().unwrap()).await.unwrap();
     assert_eq!(adopted.token(), token);
-    assert!(matches!(there.adopt(detached.clone()).await, Err(Error::Refused { .. })), "not twice");
-    adopted.release().await.unwrap();
-    assert!(
-        matches!(there.adopt(detached).await, Err(Error::Lost { why: Why::Gone, .. })),
-        "not after its end"
-    );
+    for locks in [&here, &there] {
+        let twice = locks.adopt(detached.clone()).await;
+        assert!(matches!(twice, Err(Error::Lost { why: Why::Gone, .. })), "not twice: {twice:?}");
+        assert!(
+            matches!(locks.renew(&detached).await, Err(Error::Lost { .. })),
+            "its text is worth nothing now"
+        );
+        assert!(
+            matches!(locks.release(&detached).await, Err(Error::Lost { .. })),
+            "its text is worth nothing now"
+        );
+    }
+    assert!(adopted.is_held());
+    let again = adopted.detach().await.unwrap();
+    here.release(&again).await.unwrap();
+    assert!(matches!(there.adopt(again).await, Err(Error::Lost { why: Why::Gone, .. })), "not after its end");
+    assert!(there.lock("x").try_acquire().await.unwrap().is_some());
     assert!("tenure1-00".parse::<tenure_core::DetachedClaim>().is_err());
 }
