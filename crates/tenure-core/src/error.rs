@@ -25,7 +25,7 @@ pub enum Error {
         holder: Option<Box<Holder>>,
     },
     /// The caller waited as long as it wanted, and others were still ahead.
-    #[error("timed out after {waited:?} waiting for lock {lock:?}{}", Held(.holder.as_deref()))]
+    #[error("timed out after {} waiting for lock {lock:?}{}", coarse(*.waited), Held(.holder.as_deref()))]
     TimedOut {
         /// Which lock.
         lock: LockName,
