@@ -6,7 +6,7 @@
 use std::fmt::Debug;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -15,6 +15,7 @@ use tenure_core::{
     Answer, Attempt, Backend, BoxFuture, Busy, Capabilities, Claim, Eviction, Grant, Line, LockName,
     LockPage, LockState, Released, Renewal, Settled, StoreError, Trail, Wake,
 };
+use tokio::sync::watch;
 
 use crate::dice::Dice;
 use crate::scene::sleep;
@@ -295,32 +296,38 @@ pub struct Silent {
 }
 
 /// Makes a [`Silent`] store fall silent, and speak again.
-#[derive(Debug, Clone, Default)]
-pub struct Switch(Arc<AtomicBool>);
+#[derive(Debug, Clone)]
+pub struct Switch(watch::Sender<bool>);
 
 impl Switch {
     /// From now on nothing is answered.
     pub fn fall_silent(&self) {
-        self.0.store(true, Ordering::SeqCst);
+        self.0.send_replace(true);
     }
 
-    /// From now on requests are answered again; those sent meanwhile are not.
+    /// From now on requests are answered again; those sent meanwhile fail, as when a connection is found to be dead.
     pub fn speak(&self) {
-        self.0.store(false, Ordering::SeqCst);
+        self.0.send_replace(false);
     }
 
     fn is_silent(&self) -> bool {
-        self.0.load(Ordering::SeqCst)
+        *self.0.borrow()
+    }
+
+    /// Completes when the store speaks.
+    async fn spoken(&self) {
+        // The sender lives in `self`: it cannot be gone.
+        let _ = self.0.subscribe().wait_for(|is_silent| !is_silent).await;
     }
 }
 
 impl Silent {
     /// `inner`, which answers until told otherwise.
     pub fn new(inner: Arc<dyn Backend>) -> Self {
-        Self { inner, switch: Switch::default(), deadline: None }
+        Self { inner, switch: Switch(watch::Sender::new(false)), deadline: None }
     }
 
-    /// Answers [`StoreError::Unknown`] after `deadline`, as the boundary demands; without one, never.
+    /// Answers [`StoreError::Unknown`] after `deadline`, as the boundary demands; without one, not while it is silent.
     #[must_use]
     pub fn with_deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
@@ -349,13 +356,17 @@ impl Around for Silent {
                 return answer;
             }
         }
-        match self.deadline {
-            Some(deadline) => {
-                sleep(deadline).await;
-                Err(StoreError::unknown("the store is silent, on purpose"))
+        let deadline = async {
+            match self.deadline {
+                Some(deadline) => sleep(deadline).await,
+                None => std::future::pending().await,
             }
-            None => std::future::pending().await,
+        };
+        tokio::select! {
+            () = deadline => {}
+            () = self.switch.spoken() => {}
         }
+        Err(StoreError::unknown("the store is silent, on purpose"))
     }
 
     fn told(&self, attempt: Attempt) -> Attempt {

@@ -93,7 +93,7 @@ pub(super) async fn missing_capabilities_are_refused_without_io(subject: Arc<dyn
     };
     let is_refused = |answer: tenure_core::Result<tenure_core::Guard>| match answer {
         Err(Error::Refused { refusal, .. }) => {
-            assert_eq!(refusal.kind, RefusalKind::Unsupported, "{refusal}")
+            assert_eq!(refusal.kind, RefusalKind::Unsupported, "{refusal}");
         }
         other => panic!("expected a refusal, got {other:?}"),
     };

@@ -54,9 +54,9 @@ pub(super) async fn a_bounded_wait_times_out(subject: Arc<dyn Subject>) {
 /// Who waits for ever waits past every ttl of the holder.
 pub(super) async fn waiting_for_ever_outlasts_the_holder(subject: Arc<dyn Subject>) {
     let (a, b) = (locks(subject.open().await), locks(subject.open().await));
-    let guard = a.lock("for ever").ttl(ms(1500)).acquire().await.expect("free");
+    let guard = a.lock("for ever").ttl(ms(2500)).acquire().await.expect("free");
     let acquire = tokio::spawn(b.lock("for ever").acquire());
-    sleep(ms(2000)).await;
+    sleep(ms(3200)).await;
     assert!(!acquire.is_finished(), "{:?}", acquire.await);
     guard.release().await.expect("held all along");
     let bound = b.capabilities().line_ttl / 3 + SLACK;
@@ -71,7 +71,7 @@ pub(super) async fn one_last_attempt_is_made_at_the_deadline(subject: Arc<dyn Su
     let a = locks(subject.open().await);
     let b = locks(Arc::new(Deaf::new(subject.open().await)));
     let guard = a.lock("last").acquire().await.expect("free");
-    let acquire = tokio::spawn(b.lock("last").wait(ms(800)).acquire());
+    let acquire = tokio::spawn(b.lock("last").wait(ms(2000)).acquire());
     if a.capabilities().fifo {
         let stands = async || a.inspect("last").await.is_ok_and(|state| state.waiters.len() == 1);
         until(SLACK, "it stands in line", stands).await;
