@@ -1,0 +1,519 @@
+//! [`Redis`]: the boundary, by scripts. Each verb is one script call, one round trip.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+use tenure_core::{
+    Answer, Attempt, Backend, BootInstant, BoxFuture, Busy, Bytes, Capabilities, Claim, ClaimId, Clock,
+    Deployment, Eviction, Fence, FencingToken, Grant, Line, LockName, LockPage, LockState, Mode, Reason,
+    Released, Renewal, Settled, StoreError, Trail, Wake, Why, async_trait,
+};
+use tokio::sync::oneshot;
+
+use crate::config::RedisConfig;
+use crate::dating::{self, Anchor};
+use crate::keys::{KEYS, Keys, Layout};
+use crate::native;
+use crate::pushes::{News, Orphan, Pushes};
+use crate::reply::{self, Answers, Attempted, garbled, text, unsigned};
+use crate::scripts::Script;
+use crate::server::Means;
+use crate::supervisor::{Live, Reply, Supervisor};
+
+/// How many claims one script call renews at most: more would hold up the server's other clients.
+const RENEW_AT_ONCE: usize = 256;
+/// How many keys one step of a listing looks at, and how many steps one page takes at most.
+const SCAN_COUNT: usize = 1000;
+const SCAN_STEPS: usize = 16;
+/// How often the first in line looks when the holder is a client that will not tell.
+const POLL: Duration = Duration::from_millis(50);
+
+/// Locks in one Redis or Valkey server.
+///
+/// Cheap to clone; clones share their connection.
+#[derive(Clone)]
+pub struct Redis {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) supervisor: Arc<Supervisor>,
+    pub(crate) pushes: Arc<Pushes>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) layout: Layout,
+    pub(crate) means: Means,
+    /// The highest token seen: no lower one is given out, even if the store has lost its memory.
+    pub(crate) seen: AtomicU64,
+    capabilities: Capabilities,
+}
+
+impl Redis {
+    /// Connects to the server.
+    ///
+    /// # Errors
+    /// A refusal if it cannot be reached, does not accept us, or cannot carry locks; it says why.
+    pub async fn connect(config: RedisConfig) -> Answer<Self> {
+        let pushes = Arc::new(Pushes::new());
+        let orphans = Arc::new(std::sync::OnceLock::<Weak<Inner>>::new());
+        let for_orphans = orphans.clone();
+        let supervisor = Supervisor::new(config, pushes.clone(), move |orphan| {
+            if let Some(inner) = for_orphans.get().and_then(Weak::upgrade) {
+                tokio::spawn(async move { inner.release_orphan(orphan).await });
+            }
+        });
+        let first = supervisor
+            .ask(|_| {
+                let mut ping = Cmd::new();
+                ping.arg("PING");
+                ping
+            })
+            .await?;
+        let config = &supervisor.config;
+        let means = first.live.server.means;
+        let deployment = first.live.server.deployment;
+        let fence = if deployment == Deployment::RedisDurable { Fence::Durable } else { Fence::ClockFloor };
+        let mut capabilities = Capabilities::full(fence, config.rules.line_ttl, config.rules.first_ttl);
+        capabilities.deployment = deployment;
+        if means != Means::Scripts {
+            (capabilities.shared, capabilities.permits, capabilities.once) = (false, false, false);
+            (capabilities.fifo, capabilities.detach) = (false, false);
+        }
+        let inner = Arc::new(Inner {
+            pushes,
+            clock: config.seams.clock.clone(),
+            layout: Layout::new(&config.prefix, config.plain),
+            means,
+            seen: AtomicU64::new(0),
+            capabilities,
+            supervisor,
+        });
+        let _ = orphans.set(Arc::downgrade(&inner));
+        Ok(Self { inner })
+    }
+}
+
+/// The arguments that every script starts with, after the keys.
+fn header(inner: &Inner, live: &Live, command: &mut Cmd) {
+    let channel = if live.is_subscribed { inner.supervisor.channel.as_str() } else { "" };
+    command
+        .arg(&*live.server.run_id)
+        .arg(channel)
+        .arg(inner.seen.load(Ordering::Relaxed))
+        .arg(inner.supervisor.latest(live));
+}
+
+/// What a claim's key holds while it holds alone: readable, then secret.
+pub(crate) fn value_of(claim: &Claim) -> String {
+    format!("{}#{}", claim.label, claim.id.to_hex())
+}
+
+/// In whole milliseconds, rounded up: the store never forgets before we do.
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
+}
+
+fn mode_text(mode: Mode, line: Line) -> String {
+    let text = match mode {
+        Mode::Exclusive => "x".into(),
+        Mode::Shared => "s".into(),
+        Mode::Once => "o".into(),
+        Mode::Permits { n, of } => format!("p:{n}:{of}"),
+    };
+    match line {
+        Line::Join => text,
+        Line::Pass => text.to_uppercase(),
+        Line::Succeed(before) => format!("{text}={}", before.to_hex()),
+    }
+}
+
+impl Inner {
+    /// Runs a script about one lock and reads its answers.
+    async fn about(
+        &self,
+        script: &Script,
+        keys: &Keys,
+        size: usize,
+        arguments: impl Fn(&mut Cmd),
+    ) -> Answer<(Answers, Reply)> {
+        let fill = |live: &Live, command: &mut Cmd| {
+            command.arg(KEYS);
+            keys.write_to(command);
+            header(self, live, command);
+            arguments(command);
+        };
+        let mut reply = self.supervisor.run(script, keys.size() + size + 200, fill).await?;
+        let answers = Answers::parse(std::mem::replace(&mut reply.value, Value::Nil))?;
+        if answers.store_micros > 0 {
+            self.supervisor.note_time(&reply, answers.store_micros);
+        }
+        Ok((answers, reply))
+    }
+
+    async fn attempt(&self, claim: &Claim, line: Line) -> Answer<(Attempted, Anchor, bool)> {
+        let keys = self.layout.keys(&claim.name);
+        let value = value_of(claim);
+        let reason = claim.reason.as_ref().map_or("", Reason::as_str);
+        let (mode, ttl) = (mode_text(claim.mode, line), millis(claim.ttl.get()));
+        let arguments = |command: &mut Cmd| {
+            command.arg(&value).arg(&mode).arg(ttl).arg(reason);
+        };
+        let script = &self.supervisor.scripts.attempt;
+        let size = value.len() + reason.len();
+        let (mut answers, reply) = self.about(script, &keys, size, arguments).await?;
+        let anchor = Anchor {
+            sent: reply.sent,
+            store_micros: answers.store_micros,
+            run_id: reply.live.server.run_id.clone(),
+        };
+        let attempted = reply::attempted(&claim.name, claim.mode.shape(), answers.next()?)?;
+        if let Attempted::Granted(token) = &attempted {
+            self.seen.fetch_max(token.get(), Ordering::Relaxed);
+        }
+        Ok((attempted, anchor, reply.live.is_subscribed))
+    }
+
+    async fn release(&self, keys: &Keys, value: &str, trail: Trail) -> Answer<Released> {
+        let trail = match trail {
+            Trail::Clean => "c",
+            Trail::Doubtful => "d",
+        };
+        let arguments = |command: &mut Cmd| {
+            command.arg(value).arg(trail);
+        };
+        let script = &self.supervisor.scripts.release;
+        let (mut answers, _) = self.about(script, keys, value.len(), arguments).await?;
+        match text(&answers.next()?) {
+            Some("H") => Ok(Released::Held),
+            Some("W") => Ok(Released::Waited),
+            Some("A") => Ok(Released::Absent),
+            _ => Err(garbled("no release")),
+        }
+    }
+
+    /// A grant came for a claim that nobody here knows any more: the lock must not wait for it.
+    async fn release_orphan(&self, orphan: Orphan) {
+        let Some(keys) = self.layout.keys_of_main(&orphan.main) else { return };
+        // Where pushes have a connection of their own, one may simply arrive after its claim was released.
+        let trail = if orphan.may_be_late { Trail::Clean } else { Trail::Doubtful };
+        if let Err(error) = self.release(&keys, &orphan.value, trail).await {
+            tracing::debug!(%error, "a grant that nobody awaited is left to expire");
+        }
+    }
+
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Vec<Answer<Renewal>> {
+        let all: Vec<_> = claims
+            .iter()
+            .map(|claim| (self.layout.keys(&claim.name), value_of(claim), millis(claim.ttl.get())))
+            .collect();
+        let size = all.iter().map(|(keys, value, _)| keys.size() + value.len() + 10).sum::<usize>();
+        let fill = |live: &Live, command: &mut Cmd| {
+            command.arg(KEYS * all.len());
+            all.iter().for_each(|(keys, _, _)| keys.write_to(command));
+            header(self, live, command);
+            for (_, value, ttl) in &all {
+                command.arg(value).arg(ttl);
+            }
+        };
+        let answers = async {
+            let mut reply = self.supervisor.run(&self.supervisor.scripts.renew, size + 200, fill).await?;
+            let answers = Answers::parse(std::mem::replace(&mut reply.value, Value::Nil))?;
+            self.supervisor.note_time(&reply, answers.store_micros);
+            Ok::<_, StoreError>(answers)
+        };
+        match answers.await {
+            Ok(mut answers) => claims
+                .iter()
+                .map(|claim| {
+                    let item = answers.next()?;
+                    match (unsigned(&item), &item) {
+                        (Some(1), _) => Ok(Renewal::Renewed { ttl: claim.ttl.get() }),
+                        (Some(0), _) => Ok(Renewal::Lost(Why::Gone)),
+                        (_, Value::Array(fields)) => {
+                            let reason =
+                                fields.get(1).and_then(text).and_then(|reason| Reason::new(reason).ok());
+                            Ok(Renewal::Lost(Why::Evicted { reason }))
+                        }
+                        _ => Err(garbled("no renewal")),
+                    }
+                })
+                .collect(),
+            Err(error) => claims.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
+
+    pub(crate) fn grant(
+        self: &Arc<Self>,
+        claim: &Claim,
+        token: FencingToken,
+        ttl: Duration,
+        since: BootInstant,
+        news: oneshot::Receiver<News>,
+    ) -> Grant {
+        self.pushes.hold(claim.id, token);
+        Grant { token, ttl, since, revoked: Some(self.revoked(claim.id, token, news)) }
+    }
+
+    /// Completes when the grant of a claim is taken away early.
+    fn revoked(
+        &self,
+        id: ClaimId,
+        token: FencingToken,
+        mut news: oneshot::Receiver<News>,
+    ) -> BoxFuture<'static, Why> {
+        let (pushes, clock) = (self.pushes.clone(), self.clock.clone());
+        Box::pin(async move {
+            loop {
+                match (&mut news).await {
+                    Ok(News::Evicted(reason)) => return Why::Evicted { reason },
+                    // A push from before we knew that we hold.
+                    Ok(News::Granted(_) | News::Look) => {
+                        news = pushes.listen(id, clock.now()).0;
+                        pushes.hold(id, token);
+                    }
+                    // Released, or granted again: this grant is not taken away.
+                    Err(_) => std::future::pending().await,
+                }
+            }
+        })
+    }
+
+    /// Completes when the waiting claim is granted or should look again.
+    fn signal(
+        self: &Arc<Self>,
+        claim: &Claim,
+        anchor: Anchor,
+        news: oneshot::Receiver<News>,
+    ) -> BoxFuture<'static, Option<Grant>> {
+        let (inner, claim) = (self.clone(), claim.clone());
+        Box::pin(async move {
+            let Ok(News::Granted(push)) = news.await else { return None };
+            let since = dating::since(&anchor, push.granted_micros, &push.run_id, push.read_at)?;
+            inner.seen.fetch_max(push.token.get(), Ordering::Relaxed);
+            let (news, _) = inner.pushes.listen(claim.id, inner.clock.now());
+            Some(inner.grant(&claim, push.token, push.ttl, since, news))
+        })
+    }
+
+    pub(crate) fn listen(&self, id: ClaimId) -> (oneshot::Receiver<News>, bool) {
+        self.pushes.listen(id, self.clock.now())
+    }
+
+    pub(crate) fn forget(&self, id: ClaimId) {
+        self.pushes.forget(id);
+    }
+
+    /// When to look again: as the script says, or sooner if nobody will tell us.
+    fn look_after(
+        &self,
+        said: Duration,
+        ahead: Option<u32>,
+        is_subscribed: bool,
+        holder_tells: bool,
+    ) -> Duration {
+        if is_subscribed && holder_tells {
+            return said;
+        }
+        let jitter = 0.5 + self.supervisor.config.seams.entropy.fraction();
+        let factor = match ahead {
+            None | Some(0) => 1,
+            Some(1..=3) => 8,
+            Some(_) => 40,
+        };
+        said.min((POLL * factor).mul_f64(jitter))
+    }
+}
+
+#[async_trait]
+impl Backend for Redis {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities
+    }
+
+    fn store(&self) -> &str {
+        self.inner.supervisor.config.store()
+    }
+
+    fn lane(&self, _name: &LockName) -> u32 {
+        0
+    }
+
+    async fn attempt(&self, claim: &Claim, line: Line) -> Answer<Attempt> {
+        let inner = &self.inner;
+        if let Means::Native(commands) = inner.means {
+            return native::attempt(inner, commands, claim, line).await;
+        }
+        // Before the request is sent: the push may overtake the answer.
+        let (news, was_known) = inner.listen(claim.id);
+        match inner.attempt(claim, line).await {
+            Ok((Attempted::Granted(token), anchor, _)) => {
+                Ok(Attempt::Granted(inner.grant(claim, token, claim.ttl.get(), anchor.sent, news)))
+            }
+            Ok((Attempted::Settled(outcome), ..)) => {
+                inner.forget(claim.id);
+                Ok(Attempt::Settled(outcome))
+            }
+            Ok((Attempted::Busy { ahead, at_latest, holder }, anchor, is_subscribed)) => {
+                let tells =
+                    !inner.supervisor.config.plain || holder.as_ref().is_some_and(|h| h.token.is_some());
+                let at_latest = inner.look_after(at_latest, ahead, is_subscribed, tells);
+                let signal = if line == Line::Join {
+                    Some(inner.signal(claim, anchor, news))
+                } else {
+                    inner.forget(claim.id);
+                    None
+                };
+                Ok(Attempt::Busy(Busy { holder, ahead, wake: Wake { at_latest, signal } }))
+            }
+            Err(error) => {
+                // The store knows nothing of it, so nobody will come to release it.
+                if matches!(error, StoreError::Refused(_)) && !was_known {
+                    inner.forget(claim.id);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Vec<Answer<Renewal>> {
+        if let Means::Native(_) = self.inner.means {
+            return native::renew(&self.inner, claims).await;
+        }
+        let batches = claims.chunks(RENEW_AT_ONCE).map(|batch| self.inner.renew(batch));
+        futures_util::future::join_all(batches).await.concat()
+    }
+
+    async fn release(&self, claim: &Claim, trail: Trail) -> Answer<Released> {
+        let answer = match self.inner.means {
+            Means::Native(commands) => native::release(&self.inner, commands, claim).await,
+            Means::Scripts => {
+                let keys = self.inner.layout.keys(&claim.name);
+                self.inner.release(&keys, &value_of(claim), trail).await
+            }
+        };
+        // Not before the answer: a grant that is pushed meanwhile is this release's business, and no orphan.
+        self.inner.forget(claim.id);
+        answer
+    }
+
+    async fn settle(&self, claim: &Claim, outcome: Bytes, keep: Duration) -> Answer<Settled> {
+        let inner = &self.inner;
+        let keys = inner.layout.keys(&claim.name);
+        let (value, keep) = (value_of(claim), millis(keep).max(1));
+        let arguments = |command: &mut Cmd| {
+            command.arg(&value).arg(&*outcome).arg(keep);
+        };
+        let script = &inner.supervisor.scripts.settle;
+        let (mut answers, _) = inner.about(script, &keys, outcome.len() + 200, arguments).await?;
+        let settled = match unsigned(&answers.next()?) {
+            Some(1) => Settled::Recorded,
+            Some(0) => Settled::NotHeld,
+            _ => return Err(garbled("nothing settled")),
+        };
+        if settled == Settled::Recorded {
+            inner.forget(claim.id);
+        }
+        Ok(settled)
+    }
+
+    async fn forget(&self, name: &LockName) -> Answer<bool> {
+        let record = self.inner.layout.keys(name).record();
+        let reply = self.inner.supervisor.ask(|_| {
+            let mut delete = Cmd::new();
+            delete.arg("DEL").arg(&record);
+            delete
+        });
+        unsigned(&reply.await?.value)
+            .map(|forgotten| forgotten > 0)
+            .ok_or_else(|| garbled("nothing forgotten"))
+    }
+
+    async fn inspect(&self, name: &LockName) -> Answer<LockState> {
+        if let Means::Native(_) = self.inner.means {
+            return native::inspect(&self.inner, name).await;
+        }
+        let keys = self.inner.layout.keys(name);
+        let fill = |_: &Live, command: &mut Cmd| {
+            command.arg(KEYS);
+            keys.write_to(command);
+        };
+        let script = &self.inner.supervisor.scripts.inspect;
+        let reply = self.inner.supervisor.run(script, keys.size(), fill).await?;
+        reply::lock_state(name.clone(), reply.value)
+    }
+
+    async fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Answer<LockPage> {
+        let inner = &self.inner;
+        let pattern = inner.layout.pattern(prefix);
+        let mut cursor = after.unwrap_or("0").to_owned();
+        let mut names = std::collections::BTreeSet::new();
+        for _ in 0..SCAN_STEPS {
+            let reply = inner
+                .supervisor
+                .ask(|_| {
+                    let mut scan = Cmd::new();
+                    scan.arg("SCAN").arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN_COUNT);
+                    scan
+                })
+                .await?;
+            let (next, keys): (String, Vec<Vec<u8>>) =
+                redis::from_redis_value(reply.value).map_err(|_| garbled("no scan"))?;
+            let keys = keys.iter().filter_map(|key| std::str::from_utf8(key).ok());
+            names.extend(
+                keys.filter_map(|key| inner.layout.name_in_use(key))
+                    .filter(|name| name.as_str().starts_with(prefix)),
+            );
+            cursor = next;
+            if cursor == "0" || names.len() >= limit.max(1) {
+                break;
+            }
+        }
+        let states = names.iter().map(|name| self.inspect(name));
+        let states = futures_util::future::join_all(states).await;
+        let mut page = LockPage::default();
+        for state in states {
+            let state = state?;
+            // It may have ended since we saw its key.
+            if state.is_held() || !state.waiters.is_empty() || state.settled_for.is_some() {
+                page.locks.push(state);
+            }
+        }
+        page.next = (cursor != "0").then_some(cursor);
+        Ok(page)
+    }
+
+    async fn evict(&self, name: &LockName, eviction: &Eviction) -> Answer<u32> {
+        let inner = &self.inner;
+        if let Means::Native(commands) = inner.means {
+            return native::evict(inner, commands, name, eviction).await;
+        }
+        let keys = inner.layout.keys(name);
+        let arguments = |command: &mut Cmd| {
+            command
+                .arg(eviction.token.map_or(0, FencingToken::get))
+                .arg(u8::from(eviction.force))
+                .arg(eviction.reason.as_str());
+        };
+        let script = &inner.supervisor.scripts.evict;
+        let (mut answers, _) = inner.about(script, &keys, 1100, arguments).await?;
+        let evicted = unsigned(&answers.next()?).ok_or_else(|| garbled("nothing evicted"))?;
+        Ok(u32::try_from(evicted).unwrap_or(u32::MAX))
+    }
+}
+
+impl fmt::Debug for Redis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Redis")
+            .field("supervisor", &self.supervisor)
+            .field("means", &self.means)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,288 @@
+//! [`RedisConfig`]: which server, as whom, and how.
+//!
+//! Parsed once, from a URL; whatever is wrong with it is refused here, by name, before anything is sent.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
+use tenure_core::queue::Rules;
+use tenure_core::{RefusalKind, Seams, StoreError};
+use url::Url;
+
+/// Which Redis or Valkey server to use, as whom, and how. Made from a URL:
+///
+/// | URL | |
+/// |---|---|
+/// | `redis://[user[:password]@]host[:6379][/0]` | TCP; `valkey://` is the same |
+/// | `rediss://…` | TLS, with the host's name checked; `valkeys://` is the same |
+/// | `redis+unix:///path/to/socket?db=0&user=u&pass=p` | a Unix socket |
+///
+/// Each option is a query parameter, named like its field here.
+///
+/// ```
+/// use tenure_redis::RedisConfig;
+///
+/// let config = RedisConfig::from_url("redis://app:secret@db1/2?timeout=500ms")?;
+/// assert_eq!(config.store(), "redis://app@db1:6379/2");
+/// let error = RedisConfig::from_url("redis://db1?tiemout=1s").unwrap_err();
+/// assert!(error.to_string().contains("tiemout"));
+/// # Ok::<(), tenure_core::StoreError>(())
+/// ```
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct RedisConfig {
+    /// Share locks with clients that do `SET name value NX PX ttl`: the main key is exactly the lock's name
+    /// (`?plain`; no).
+    pub plain: bool,
+    /// What every key and channel starts with, a colon after it (`?prefix=`; `tenure`).
+    pub prefix: String,
+    /// How long one request may take before its outcome counts as unknown and its connection is replaced
+    /// (`?timeout=`; 2 s).
+    pub timeout: Duration,
+    /// Speak RESP2 though the server could RESP3: takes a second connection for pushes (`?protocol=resp2`; no).
+    pub resp2: bool,
+    /// The certificates to trust instead of the system's, as PEM (`?ca=PATH`).
+    pub ca: Option<PathBuf>,
+    /// The certificate to show, as PEM (`?cert=PATH`, with `key`).
+    pub cert: Option<PathBuf>,
+    /// Its private key, as PEM (`?key=PATH`, with `cert`).
+    pub key: Option<PathBuf>,
+    /// The password, if it does not stand in the URL. Stronger than the one in the URL.
+    pub password: Option<String>,
+    /// The lengths and limits of lines. MUST be equal for all clients of a store; for tests.
+    pub rules: Rules,
+    /// Where time and randomness come from.
+    pub seams: Seams,
+    address: ConnectionInfo,
+    store: String,
+}
+
+impl RedisConfig {
+    /// Reads a URL.
+    ///
+    /// # Errors
+    /// A refusal of kind `Configuration` that names what is wrong, without any password.
+    pub fn from_url(url: &str) -> Result<Self, StoreError> {
+        let mut url = Url::parse(url).map_err(|error| bad(format!("this is no URL: {error}")))?;
+        let is_socket = match url.scheme() {
+            "redis" | "rediss" | "valkey" | "valkeys" => false,
+            "unix" | "redis+unix" | "valkey+unix" => true,
+            other => return Err(bad(format!("{other:?} is no scheme of Redis or Valkey: try redis://"))),
+        };
+        if url.fragment().is_some() {
+            return Err(bad("a URL of this store has no #fragment".into()));
+        }
+        let mut options = Options::default();
+        let mut for_client = Vec::new();
+        for (name, value) in url.query_pairs() {
+            match &*name {
+                "db" | "user" | "pass" if is_socket => {
+                    for_client.push((name.into_owned(), value.into_owned()));
+                }
+                _ => options.set(&name, &value)?,
+            }
+        }
+        url.set_query(None);
+        if !for_client.is_empty() {
+            url.query_pairs_mut().extend_pairs(for_client);
+        }
+        let store = store_name(&url, is_socket);
+        let address = url.into_connection_info().map_err(|error| bad(error.to_string()))?;
+        if options.cert.is_some() != options.key.is_some() {
+            return Err(bad("cert and key go together: give both or neither".into()));
+        }
+        let is_tls = matches!(address.addr(), ConnectionAddr::TcpTls { .. });
+        if !is_tls && (options.ca.is_some() || options.cert.is_some()) {
+            return Err(bad("ca, cert and key are for rediss:// URLs".into()));
+        }
+        Ok(Self {
+            plain: options.plain,
+            prefix: options.prefix.unwrap_or_else(|| "tenure".into()),
+            timeout: options.timeout.unwrap_or(Duration::from_secs(2)),
+            resp2: options.resp2,
+            ca: options.ca,
+            cert: options.cert,
+            key: options.key,
+            password: None,
+            rules: Rules::DEFAULT,
+            seams: Seams::default(),
+            address,
+            store,
+        })
+    }
+
+    /// The store as people may see it: no password.
+    pub fn store(&self) -> &str {
+        &self.store
+    }
+
+    /// The client library's view of it.
+    pub(crate) fn connection_info(&self, protocol: ProtocolVersion) -> ConnectionInfo {
+        let mut login = self
+            .address
+            .redis_settings()
+            .clone()
+            .set_protocol(protocol)
+            .set_lib_name("tenure", env!("CARGO_PKG_VERSION"));
+        if let Some(password) = &self.password {
+            login = login.set_password(password);
+        }
+        let keepalive = redis::io::tcp::socket2::TcpKeepalive::new()
+            .with_time(Duration::from_secs(10))
+            .with_interval(Duration::from_secs(5))
+            .with_retries(3);
+        let mut tcp = redis::io::tcp::TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+        #[cfg(any(target_os = "android", target_os = "linux"))]
+        {
+            tcp = tcp.set_user_timeout(self.timeout.max(Duration::from_secs(1)) * 5);
+        }
+        self.address.clone().set_redis_settings(login).set_tcp_settings(tcp)
+    }
+}
+
+impl fmt::Debug for RedisConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisConfig")
+            .field("store", &self.store)
+            .field("plain", &self.plain)
+            .field("prefix", &self.prefix)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
+struct Options {
+    plain: bool,
+    prefix: Option<String>,
+    timeout: Option<Duration>,
+    resp2: bool,
+    ca: Option<PathBuf>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+}
+
+impl Options {
+    fn set(&mut self, name: &str, value: &str) -> Result<(), StoreError> {
+        match name {
+            "plain" => {
+                self.plain = match value {
+                    "" | "1" | "true" | "yes" => true,
+                    "0" | "false" | "no" => false,
+                    _ => return Err(bad(format!("plain={value}: say true or false"))),
+                }
+            }
+            "prefix" => {
+                let fits = |c: char| c.is_ascii_alphanumeric() || "._-/:".contains(c);
+                if value.is_empty() || value.len() > 64 || !value.chars().all(fits) {
+                    return Err(bad(format!("prefix={value}: give 1 to 64 letters, digits or any of ._-/:")));
+                }
+                self.prefix = Some(value.into());
+            }
+            "timeout" => self.timeout = Some(duration(value)?),
+            "protocol" => {
+                self.resp2 = match value {
+                    "resp2" | "2" => true,
+                    "resp3" | "3" => false,
+                    _ => return Err(bad(format!("protocol={value}: say resp2 or resp3"))),
+                }
+            }
+            "ca" => self.ca = Some(value.into()),
+            "cert" => self.cert = Some(value.into()),
+            "key" => self.key = Some(value.into()),
+            _ => {
+                return Err(bad(format!(
+                    "{name:?} is no option of this store: plain, prefix, timeout, protocol, ca, cert and key are"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, StoreError> {
+    let number_ends = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(number_ends);
+    let millis = match (number.parse::<u64>(), unit) {
+        (Ok(number), "ms") => Some(number),
+        (Ok(number), "s") => number.checked_mul(1000),
+        _ => None,
+    };
+    match millis {
+        Some(millis @ 20..=60_000) => Ok(Duration::from_millis(millis)),
+        _ => Err(bad(format!("timeout={text}: give a time like 500ms or 2s, from 20ms to 60s"))),
+    }
+}
+
+fn store_name(url: &Url, is_socket: bool) -> String {
+    if is_socket {
+        return format!("{}://{}", url.scheme(), url.path());
+    }
+    let user = match url.username() {
+        "" => String::new(),
+        user => format!("{user}@"),
+    };
+    let db = match url.path().trim_matches('/') {
+        "" => "0",
+        db => db,
+    };
+    let host = url.host_str().unwrap_or_default();
+    format!("{}://{user}{host}:{}/{db}", url.scheme(), url.port().unwrap_or(6379))
+}
+
+fn bad(message: String) -> StoreError {
+    StoreError::refused(RefusalKind::Configuration, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_read_whole_or_refused_by_name() {
+        let config =
+            RedisConfig::from_url("rediss://u:p%40ss@db.example/3?plain&ca=/etc/ca.pem&prefix=locks")
+                .unwrap();
+        assert!(config.plain);
+        assert_eq!(config.prefix, "locks");
+        assert_eq!(config.ca, Some(PathBuf::from("/etc/ca.pem")));
+        let info = config.connection_info(ProtocolVersion::RESP3);
+        assert_eq!(info.redis_settings().password(), Some("p@ss"));
+        assert_eq!(info.redis_settings().db(), 3);
+        for (url, named) in [
+            ("redis://h?nonsense=1", "nonsense"),
+            ("redis://h?timeout=5", "timeout"),
+            ("redis://h?cert=/c", "key"),
+            ("redis://h?ca=/c", "rediss"),
+            ("redis://h?prefix={a}", "prefix"),
+            ("redis://h/x", "database"),
+            ("rediss://h#insecure", "fragment"),
+            ("http://h", "http"),
+            ("nonsense", "URL"),
+        ] {
+            let error = RedisConfig::from_url(url).unwrap_err().to_string();
+            assert!(error.contains(named), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn nothing_that_is_shown_holds_a_password() {
+        for url in [
+            "redis://user:hunter2@h:1/0",
+            "redis://:hunter2@h:1/0",
+            "redis+unix:///run/redis.sock?db=1&user=u&pass=hunter2",
+        ] {
+            let mut config = RedisConfig::from_url(url).unwrap();
+            assert_eq!(
+                config.connection_info(ProtocolVersion::RESP3).redis_settings().password(),
+                Some("hunter2")
+            );
+            config.password = Some("hunter2".into());
+            assert!(!format!("{config:?} {}", config.store()).contains("hunter2"));
+        }
+        let error = RedisConfig::from_url("redis://user:hunter2@h:1/0?bad=1").unwrap_err();
+        assert!(!error.to_string().contains("hunter2"));
+    }
+}

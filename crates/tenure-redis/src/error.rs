@@ -1,0 +1,141 @@
+//! What the store's errors mean: refused (nothing changed) or unknown (anything may have happened).
+
+use redis::{ErrorKind, RedisError};
+use tenure_core::{RefusalKind, StoreError};
+
+/// An error that the server gave as its answer to a request, as text: code first.
+///
+/// Codes that say that the request was not carried out are refusals. Everything else is unknown.
+pub(crate) fn from_text(text: &str) -> StoreError {
+    use RefusalKind::{Configuration, Permission, Unavailable, Unsupported};
+    let known: [(&str, RefusalKind, &str); 20] = [
+        ("READONLY", Unavailable, "this server is a replica and takes no writes: is a failover under way?"),
+        ("LOADING", Unavailable, "the server is still loading its data"),
+        ("BUSY ", Unavailable, "the server is busy with a long script of somebody else's"),
+        ("OOM ", Unavailable, "the server is out of memory: raise maxmemory, or let something expire"),
+        (
+            "MISCONF",
+            Unavailable,
+            "the server cannot save its data and therefore takes no writes: see its log",
+        ),
+        ("MASTERDOWN", Unavailable, "this server is a replica that has lost its master"),
+        ("NOREPLICAS", Unavailable, "the server has fewer replicas than min-replicas-to-write asks for"),
+        ("CLUSTERDOWN", Unavailable, "the cluster does not serve at the moment"),
+        ("max number of clients", Unavailable, "the server has no room for another client: raise maxclients"),
+        ("NOAUTH", Permission, "the server wants a password: give one in the URL or in TENURE_PASSWORD_FILE"),
+        ("WRONGPASS", Permission, "the server did not accept this user and password"),
+        ("invalid username-password", Permission, "the server did not accept this user and password"),
+        (
+            "NOPERM",
+            Permission,
+            "this user may not do that: see the ACL rule in the documentation of this backend",
+        ),
+        (
+            "executing the script",
+            Permission,
+            "this user may not do that: see the ACL rule in the documentation of this backend",
+        ),
+        (
+            "can't run this command",
+            Permission,
+            "this user may not do that: see the ACL rule in the documentation of this backend",
+        ),
+        ("WRONGTYPE", Configuration, "a key of this lock holds something else: another program uses it"),
+        ("LAYOUT", Configuration, "a newer version of tenure uses this lock: upgrade this one"),
+        ("MOVED", Configuration, "this is one node of a cluster: use a redis+cluster:// URL"),
+        ("CROSSSLOT", Configuration, "this is a cluster, which cannot share plain keys: do not use ?plain"),
+        (
+            "unknown command",
+            Unsupported,
+            "the server lacks a command: Redis 6.2, Valkey 7.2 or newer is needed",
+        ),
+    ];
+    match known.iter().find(|(code, _, _)| text.contains(code)) {
+        Some((_, kind, meaning)) => StoreError::refused(*kind, format!("{meaning} ({})", text.trim())),
+        None => StoreError::unknown(text.trim()),
+    }
+}
+
+/// An error from the client library, after the request may have been sent.
+pub(crate) fn after_sending(error: &RedisError) -> StoreError {
+    match error.code() {
+        Some(code) => from_text(&format!("{code} {}", error.detail().unwrap_or_default())),
+        None => StoreError::unknown(describe(error)),
+    }
+}
+
+/// An error from the client library while connecting: nothing was asked for yet, so nothing changed.
+pub(crate) fn while_connecting(error: &RedisError) -> StoreError {
+    let refused = match error.code() {
+        Some(code) => from_text(&format!("{code} {}", error.detail().unwrap_or_default())),
+        None => StoreError::unknown(""),
+    };
+    match (refused, error.kind()) {
+        (refused @ StoreError::Refused(_), _) => refused,
+        (_, ErrorKind::AuthenticationFailed) => StoreError::refused(
+            RefusalKind::Permission,
+            format!("the server did not accept this user and password ({})", describe(error)),
+        ),
+        (_, ErrorKind::InvalidClientConfig) => {
+            StoreError::refused(RefusalKind::Configuration, format!("cannot connect: {}", describe(error)))
+        }
+        (_, _) if is_bad_certificate(error) => StoreError::refused(
+            RefusalKind::Permission,
+            format!("the TLS certificates do not fit: {}", describe(error)),
+        ),
+        _ => StoreError::refused(RefusalKind::Unavailable, format!("cannot connect: {}", describe(error))),
+    }
+}
+
+/// A server that cannot show who it is will not be able to a moment later.
+fn is_bad_certificate(error: &RedisError) -> bool {
+    let text = describe(error).to_lowercase();
+    text.contains("certificate") || text.contains("handshakefailure")
+}
+
+/// The error as text, without the noise that the library wraps around a server's own words.
+pub(crate) fn describe(error: &RedisError) -> String {
+    match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => format!("{code} {detail}"),
+        _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(text: &str) -> Option<RefusalKind> {
+        match from_text(text) {
+            StoreError::Refused(refusal) => Some(refusal.kind),
+            StoreError::Unknown(_) => None,
+        }
+    }
+
+    #[test]
+    fn each_answer_has_its_meaning() {
+        use RefusalKind::{Configuration, Permission, Unavailable};
+        for (text, expected) in [
+            ("READONLY You can't write against a read only replica.", Some(Unavailable)),
+            ("@user_script: 3: -READONLY You can't write against a read only replica.", Some(Unavailable)),
+            ("LOADING Redis is loading the dataset in memory", Some(Unavailable)),
+            ("BUSY Redis is busy running a script.", Some(Unavailable)),
+            ("OOM command not allowed when used memory > 'maxmemory'.", Some(Unavailable)),
+            ("MISCONF Redis is configured to save RDB snapshots", Some(Unavailable)),
+            ("MASTERDOWN Link with MASTER is down", Some(Unavailable)),
+            ("NOREPLICAS Not enough good replicas to write.", Some(Unavailable)),
+            ("ERR max number of clients reached", Some(Unavailable)),
+            ("NOAUTH Authentication required.", Some(Permission)),
+            ("WRONGPASS invalid username-password pair", Some(Permission)),
+            ("NOPERM this user has no permissions", Some(Permission)),
+            ("ERR The user executing the script can't run this command or subcommand", Some(Permission)),
+            ("WRONGTYPE Operation against a key holding the wrong kind of value", Some(Configuration)),
+            ("LAYOUT 2", Some(Configuration)),
+            ("TRYAGAIN Multiple keys request during rehashing of slot", None),
+            ("ASK 1 127.0.0.1:7000", None),
+            ("ERR something new", None),
+        ] {
+            assert_eq!(kind(text), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The keys of a lock: how a name becomes what is written to the store, and back.
+//!
+//! All keys of one lock share one hash slot, by their braces. Braces, percent signs and all that is not plain ASCII
+//! are encoded in a name, so that two names never share a key and no name can leave its prefix.
+
+use tenure_core::LockName;
+
+/// What follows the base key, in the order that the scripts expect after the main key.
+const SIDES: [&str; 6] = [":c", ":t", ":f", ":s", ":q", ":d"];
+
+/// How many keys a lock has.
+pub(crate) const KEYS: usize = 1 + SIDES.len();
+
+/// How names become keys.
+#[derive(Debug, Clone)]
+pub(crate) struct Layout {
+    /// What every key starts with, colon included.
+    prefix: String,
+    /// The main key is the name itself: shared with clients that do `SET name value NX PX ttl`.
+    plain: bool,
+}
+
+/// The keys of one lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Keys {
+    /// The main key, if it is not the base.
+    plain: Option<String>,
+    base: String,
+}
+
+impl Layout {
+    pub(crate) fn new(prefix: &str, plain: bool) -> Self {
+        Self { prefix: format!("{prefix}:"), plain }
+    }
+
+    pub(crate) fn keys(&self, name: &LockName) -> Keys {
+        let text = name.as_str();
+        let mut base = String::with_capacity(self.prefix.len() + text.len() + 2);
+        base.push_str(&self.prefix);
+        base.push('{');
+        if text.bytes().all(is_kept) {
+            base.push_str(text);
+        } else {
+            base.push_str(&name.encoded(is_kept));
+        }
+        base.push('}');
+        Keys { plain: self.plain.then(|| text.to_owned()), base }
+    }
+
+    /// The keys of the lock with this main key: one that came in a push.
+    pub(crate) fn keys_of_main(&self, main: &str) -> Option<Keys> {
+        if self.plain {
+            return LockName::new(main).ok().map(|name| self.keys(&name));
+        }
+        main.strip_prefix(&self.prefix)?;
+        Some(Keys { plain: None, base: main.to_owned() })
+    }
+
+    /// The name of the lock that `key` belongs to, if it tells that somebody holds, waits for or has settled it.
+    pub(crate) fn name_in_use(&self, key: &str) -> Option<LockName> {
+        let rest = key.strip_prefix(&self.prefix)?.strip_prefix('{')?;
+        let (encoded, side) = rest.split_once('}')?;
+        let tells = match side {
+            "" => !self.plain,
+            ":s" | ":q" | ":d" => true,
+            // In plain mode a lock that somebody of ours held is found by its fence; nobody lists foreign keys.
+            ":f" => self.plain,
+            _ => false,
+        };
+        tells.then(|| LockName::decoded(encoded)).flatten()
+    }
+
+    /// A `MATCH` pattern for the keys of all locks whose names start with `prefix`.
+    pub(crate) fn pattern(&self, prefix: &str) -> String {
+        let mut pattern = String::new();
+        let encoded = LockName::new(prefix).map_or_else(|_| String::new(), |name| name.encoded(is_kept));
+        for character in format!("{}{{{encoded}", self.prefix).chars() {
+            if matches!(character, '*' | '?' | '[' | ']' | '\\' | '^') {
+                pattern.push('\\');
+            }
+            pattern.push(character);
+        }
+        pattern.push('*');
+        pattern
+    }
+}
+
+impl Keys {
+    pub(crate) fn main(&self) -> &str {
+        self.plain.as_deref().unwrap_or(&self.base)
+    }
+
+    pub(crate) fn fence(&self) -> String {
+        format!("{}:f", self.base)
+    }
+
+    pub(crate) fn record(&self) -> String {
+        format!("{}:d", self.base)
+    }
+
+    /// Adds all keys to a command, in the order that the scripts expect.
+    pub(crate) fn write_to(&self, command: &mut redis::Cmd) {
+        command.arg(self.main());
+        let mut key = String::with_capacity(self.base.len() + 2);
+        for side in SIDES {
+            key.clear();
+            key.push_str(&self.base);
+            key.push_str(side);
+            command.arg(key.as_str());
+        }
+    }
+
+    /// How many bytes that is, about.
+    pub(crate) fn size(&self) -> usize {
+        KEYS * (self.base.len() + 2)
+    }
+}
+
+fn is_kept(byte: u8) -> bool {
+    byte.is_ascii_graphic() && !matches!(byte, b'{' | b'}' | b'%') || byte == b' '
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_becomes_keys_of_one_slot_and_back() {
+        let layout = Layout::new("tenure", false);
+        for name in ["orders/1001", "a{b}c", "100%", "\u{1F512} lock", "x:f", "*?[]\\"] {
+            let name = LockName::new(name).unwrap();
+            let keys = layout.keys(&name);
+            assert_eq!(keys.main().matches('{').count(), 1);
+            assert_eq!(layout.name_in_use(keys.main()), Some(name.clone()));
+            assert_eq!(layout.keys_of_main(keys.main()), Some(keys.clone()));
+            assert_eq!(layout.name_in_use(&format!("{}:s", keys.base)), Some(name));
+            assert_eq!(layout.name_in_use(&keys.fence()), None);
+        }
+        assert_eq!(layout.name_in_use("other:{a}"), None);
+        assert_eq!(layout.keys_of_main("other:{a}"), None);
+    }
+
+    #[test]
+    fn plain_keys_are_the_name_itself() {
+        let layout = Layout::new("tenure", true);
+        let keys = layout.keys(&LockName::new("{job} 1").unwrap());
+        assert_eq!(keys.main(), "{job} 1");
+        assert_eq!(keys.fence(), "tenure:{%7Bjob%7D 1}:f");
+        assert_eq!(layout.keys_of_main("{job} 1"), Some(keys));
+    }
+
+    #[test]
+    fn patterns_take_nothing_but_the_prefix() {
+        let layout = Layout::new("tenure", false);
+        assert_eq!(layout.pattern(""), "tenure:{*");
+        assert_eq!(layout.pattern("a*b{"), "tenure:{a\\*b%7B*");
+    }
+}

@@ -1,0 +1,34 @@
+//! Locks in Redis and Valkey, for **tenure**: handed over, not raced for.
+//!
+//! One round trip to take a lock, one to give it back, one command per hand-over however many wait. Waiters stand in
+//! a line and are told by a push; a push is dated, never trusted. The page `docs/backends/redis.md` says what is
+//! guaranteed, what can go wrong, and what is written where.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use tenure_core::Locks;
+//! use tenure_redis::{Redis, RedisConfig};
+//!
+//! let locks = Locks::new(Redis::connect(RedisConfig::from_url("redis://127.0.0.1:6379")?).await?);
+//! locks.lock("orders/1001").run(|lease| async move {
+//!     // … one party at a time; send lease.token() along with every write …
+//! }).await?;
+//! # Ok(()) }
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod backend;
+mod config;
+mod dating;
+mod error;
+mod keys;
+mod native;
+mod pushes;
+mod reply;
+mod scripts;
+mod server;
+mod supervisor;
+
+pub use backend::Redis;
+pub use config::RedisConfig;

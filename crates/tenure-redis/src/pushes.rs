@@ -1,0 +1,251 @@
+//! The one subscription of this process: who here waits for news of which claim.
+//!
+//! Grants made to waiters, evictions and calls to look again all arrive on one channel. A claim is registered before
+//! its first request is sent and forgotten when it ends; in between, news for it may find nobody listening for a
+//! moment, and then it is simply dropped: the claim's next attempt or its release finds out. News of a grant for a
+//! claim that is not registered at all is handed back as an orphan, to be released at once.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tenure_core::{BootInstant, ClaimId, FencingToken, Reason};
+use tokio::sync::oneshot;
+
+/// A claim that nobody listened for so long, and that nobody ended, is forgotten.
+const FORGET_AFTER: Duration = Duration::from_secs(60);
+
+/// What may be told of a claim.
+#[derive(Debug)]
+pub(crate) enum News {
+    /// It was granted.
+    Granted(PushedGrant),
+    /// It is worth attempting again.
+    Look,
+    /// It was evicted.
+    Evicted(Option<Reason>),
+}
+
+/// A grant as it was pushed: not yet dated.
+#[derive(Debug)]
+pub(crate) struct PushedGrant {
+    pub(crate) token: FencingToken,
+    pub(crate) ttl: Duration,
+    pub(crate) granted_micros: u64,
+    pub(crate) run_id: String,
+    pub(crate) read_at: BootInstant,
+}
+
+/// A grant to a claim that nobody here knows: its value, and the main key of its lock.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Orphan {
+    pub(crate) value: String,
+    pub(crate) main: String,
+    /// It came over another connection than answers do.
+    pub(crate) may_be_late: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Pushes {
+    by_claim: Mutex<Registry>,
+}
+
+#[derive(Debug)]
+struct Registry {
+    listeners: HashMap<ClaimId, Listener>,
+    sweep_at: usize,
+}
+
+#[derive(Debug)]
+struct Listener {
+    /// Gone once it was told something, until the claim listens again.
+    sender: Option<oneshot::Sender<News>>,
+    since: BootInstant,
+    /// The number of its grant, if it holds.
+    token: Option<FencingToken>,
+}
+
+impl Listener {
+    fn is_listening(&self) -> bool {
+        self.sender.as_ref().is_some_and(|sender| !sender.is_closed())
+    }
+}
+
+impl Pushes {
+    pub(crate) fn new() -> Self {
+        Self { by_claim: Mutex::new(Registry { listeners: HashMap::new(), sweep_at: 1024 }) }
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut Registry) -> T) -> T {
+        f(&mut self.by_claim.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Listens for news of a claim; answers also whether it was registered before.
+    pub(crate) fn listen(&self, id: ClaimId, now: BootInstant) -> (oneshot::Receiver<News>, bool) {
+        let (sender, receiver) = oneshot::channel();
+        let listener = Listener { sender: Some(sender), since: now, token: None };
+        let before = self.with(|registry| {
+            if registry.listeners.len() >= registry.sweep_at {
+                registry
+                    .listeners
+                    .retain(|_, l| l.is_listening() || now.saturating_since(l.since) < FORGET_AFTER);
+                registry.sweep_at = 1024 + 2 * registry.listeners.len();
+            }
+            registry.listeners.insert(id, listener)
+        });
+        let was_known = before.is_some();
+        // Dropped outside the lock: a dropped sender wakes whoever listened to it.
+        drop(before);
+        (receiver, was_known)
+    }
+
+    /// The claim has ended.
+    pub(crate) fn forget(&self, id: ClaimId) {
+        let forgotten = self.with(|registry| registry.listeners.remove(&id));
+        drop(forgotten);
+    }
+
+    /// The claim holds: it listens for its eviction only.
+    pub(crate) fn hold(&self, id: ClaimId, token: FencingToken) {
+        self.with(|registry| {
+            if let Some(listener) = registry.listeners.get_mut(&id) {
+                listener.token = Some(token);
+            }
+        });
+    }
+
+    /// The number of a claim's grant, if it holds and we know.
+    pub(crate) fn token(&self, id: ClaimId) -> Option<FencingToken> {
+        self.with(|registry| registry.listeners.get(&id)?.token)
+    }
+
+    /// Tells everybody that waits to look: the connection broke, and news may have been lost.
+    pub(crate) fn tell_all_to_look(&self) {
+        let senders: Vec<_> = self.with(|registry| {
+            let listeners = registry.listeners.values_mut();
+            let waiting = listeners.filter(|listener| listener.token.is_none());
+            waiting.filter_map(|listener| listener.sender.take()).collect()
+        });
+        for sender in senders {
+            // Whoever does not listen looks by itself.
+            let _ = sender.send(News::Look);
+        }
+    }
+
+    /// Takes in one message. Answers with what nobody here awaits.
+    pub(crate) fn receive(&self, message: &[u8], read_at: BootInstant) -> Option<Orphan> {
+        let message = std::str::from_utf8(message).ok()?;
+        let mut fields = message.split('\n');
+        let kind = fields.next()?;
+        let hex = fields.next()?;
+        let id = ClaimId::from_hex(hex)?;
+        let mut number = || fields.next()?.parse::<u64>().ok();
+        match kind {
+            "G" => {
+                let grant = PushedGrant {
+                    token: FencingToken::new(number()?),
+                    ttl: Duration::from_millis(number()?),
+                    granted_micros: number()?,
+                    run_id: fields.next()?.to_owned(),
+                    read_at,
+                };
+                let is_known = self.tell(id, News::Granted(grant));
+                let (label, main) = (fields.next()?, fields.next()?);
+                (!is_known).then(|| Orphan {
+                    value: format!("{label}#{hex}"),
+                    main: main.to_owned(),
+                    may_be_late: false,
+                })
+            }
+            "L" => {
+                self.tell(id, News::Look);
+                None
+            }
+            "E" => {
+                let reason = fields.next().and_then(|reason| Reason::new(reason).ok());
+                self.tell(id, News::Evicted(reason));
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// Tells whoever listens; answers whether the claim is registered.
+    fn tell(&self, id: ClaimId, news: News) -> bool {
+        let listener = self.with(|registry| registry.listeners.get_mut(&id).map(|l| l.sender.take()));
+        match listener {
+            Some(sender) => {
+                if let Some(sender) = sender {
+                    let _ = sender.send(news);
+                }
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// How many claims are registered.
+    pub(crate) fn len(&self) -> usize {
+        self.with(|registry| registry.listeners.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: BootInstant = BootInstant::from_nanos(1);
+
+    fn grant_of(id: ClaimId) -> Vec<u8> {
+        format!("G\n{}\n17\n5000\n1790000000000000\nrun\nhost/1/app\ntenure:{{a}}", id.to_hex()).into_bytes()
+    }
+
+    #[tokio::test]
+    async fn a_grant_finds_its_claim() {
+        let (pushes, id) = (Pushes::new(), ClaimId::from_bytes([7; 16]));
+        let (news, was_known) = pushes.listen(id, NOW);
+        assert!(!was_known);
+        assert_eq!(pushes.receive(&grant_of(id), NOW), None);
+        let News::Granted(grant) = news.await.unwrap() else { panic!() };
+        assert_eq!(grant.token.get(), 17);
+        assert_eq!(grant.ttl, Duration::from_secs(5));
+        assert_eq!(grant.run_id, "run");
+        assert!(pushes.listen(id, NOW).1);
+        pushes.forget(id);
+        assert_eq!(pushes.len(), 0);
+    }
+
+    #[test]
+    fn a_grant_to_nobody_is_an_orphan_but_one_to_a_claim_that_blinks_is_not() {
+        let (pushes, id) = (Pushes::new(), ClaimId::from_bytes([7; 16]));
+        let orphan = pushes.receive(&grant_of(id), NOW).unwrap();
+        assert_eq!(orphan.main, "tenure:{a}");
+        assert_eq!(orphan.value, format!("host/1/app#{}", id.to_hex()));
+        drop(pushes.listen(id, NOW));
+        assert_eq!(pushes.receive(&grant_of(id), NOW), None);
+        assert_eq!(pushes.receive(&grant_of(id), NOW), None);
+    }
+
+    #[test]
+    fn garbage_is_ignored() {
+        let pushes = Pushes::new();
+        for garbage in ["", "G", "G\nxyz", "G\n00000000000000000000000000000000\n-1", "\u{0}"] {
+            assert_eq!(pushes.receive(garbage.as_bytes(), NOW), None);
+        }
+        assert_eq!(pushes.receive(&[0xff, b'\n'], NOW), None);
+    }
+
+    #[test]
+    fn claims_that_nobody_listens_for_are_forgotten_in_the_end() {
+        let pushes = Pushes::new();
+        let id = |i: u32| {
+            let mut bytes = [0; 16];
+            bytes[..4].copy_from_slice(&i.to_le_bytes());
+            ClaimId::from_bytes(bytes)
+        };
+        for i in 0..10_000 {
+            drop(pushes.listen(id(i), NOW + Duration::from_secs(i.into())));
+        }
+        assert!(pushes.len() < 3000, "{}", pushes.len());
+    }
+}

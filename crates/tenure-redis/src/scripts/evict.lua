@@ -1,0 +1,68 @@
+-- Takes a lock away from its holders.
+--
+-- KEYS  main :c :t :f :s :q :d
+-- ARGV  run id of the server, channel of this process, highest token seen, until (store µs);
+--       token of the one to evict or 0 for all, 1 to pass the lock on at once or 0, reason
+-- Reply {store µs, how many}, {store µs, {'E', error}} or {store µs, 'L'} if the request came too late
+--
+-- An evicted claim is marked and tombstoned with the reason, so that its renewals are refused, and its process is told.
+-- The lock passes on when the claim expires, or at once. What was said first stays said.
+
+local time = redis.call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+local now = math.floor(now_us / 1000)
+local run_id, floor = ARGV[1], tonumber(ARGV[3])
+if now_us > tonumber(ARGV[4]) then
+  return {now_us, 'L'}
+end
+local main, c, t, f, s, q, d
+
+-- @include line.lua
+
+local function tell(id, channel, reason)
+  bury(id, now + @TOMBSTONE_MS@, reason)
+  redis.call('PUBLISH', channel, 'E\n' .. id .. '\n' .. reason)
+end
+
+local function evict(token, force, reason)
+  local evicted = 0
+  look()
+  local last = fence()
+  local is_marked = held and string.sub(held, 1, 1) == '!' and last.said
+  local id = held and string.sub(held, -32)
+  if held and (token == 0 or (last.id == id and last.token == token)) then
+    evicted = 1
+    if force then
+      redis.call('DEL', main)
+    elseif not is_marked then
+      redis.call('SET', main, '!' .. held, 'KEEPTTL')
+    end
+    if last.id == id then
+      if not is_marked then
+        write_fence(last.token, last.text .. '\n!' .. reason)
+      end
+      tell(id, last.channel, reason)
+    end
+    held = not force and held
+  end
+  for _, id in ipairs(redis.call('ZRANGE', s, 0, -1)) do
+    local claim = claim_of(id)
+    if claim and (token == 0 or claim.number == token) then
+      evicted = evicted + 1
+      if force then
+        redis.call('ZREM', s, id)
+        redis.call('HDEL', c, id)
+      elseif not claim.said then
+        claim.said = reason
+        write_claim(id, claim)
+      end
+      tell(id, claim.channel, reason)
+    end
+  end
+  serve()
+  return evicted
+end
+
+begin(unpack(KEYS))
+local ok, answer = pcall(evict, tonumber(ARGV[5]), ARGV[6] == '1', ARGV[7])
+return {now_us, ok and answer or failure(answer)}

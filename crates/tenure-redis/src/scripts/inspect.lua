@@ -1,0 +1,24 @@
+-- Who holds a lock and who waits, as of now. Changes nothing.
+--
+-- KEYS  main :c :t :f :s :q :d
+-- ARGV  none
+-- Reply {store µs, value, expires in ms, fence, record expires in ms, {id, expires (ms), entry...} of the other
+--       holders, {id, place (µs), entry...} of those who wait}
+--
+-- The entries are as line.lua says; what has expired is left to the reader to leave out.
+
+local time = redis.call('TIME')
+local main, c, t, f, s, q, d = unpack(KEYS)
+
+local function entries(key)
+  local list, all = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES'), {}
+  for i = 1, #list, 2 do
+    all[#all + 1], all[#all + 2], all[#all + 3] = list[i], list[i + 1], redis.call('HGET', c, list[i]) or ''
+  end
+  return all
+end
+
+return {
+  time[1] * 1000000 + time[2], redis.call('GET', main) or '', redis.call('PTTL', main), redis.call('GET', f) or '',
+  redis.call('PTTL', d), entries(s), entries(q)
+}

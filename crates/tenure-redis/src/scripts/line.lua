@@ -1,0 +1,274 @@
+-- The line of one lock: what attempt, renew, release, settle and evict have in common. Included, never run alone.
+--
+-- Expects `now_us` and `now` (ms) to be read from TIME, `run_id` and `floor` to be set, and the seven keys as locals.
+--
+-- main  label#id of the one holder that holds alone; '!' before it: evicted, and waiting to expire. Expires with it.
+-- :c    hash by id of those in :s and :q, one field a line: kind, expires (ms), number, time, mode, n, of, channel,
+--       label, reason; if it was evicted, '!' and what was said. Kind w waits: number is its place, time its ttl. Kind k: the same, passed over because nobody
+--       listened, not in :q. Kind h holds: number is its token, time since when (ms); it expires as :s says.
+-- :t    hash by id of ended claims: until (ms); if it was evicted, a line break and what the operator said
+-- :f    last token, layout 1, and of the last claim that got the lock alone: id, mode, since (ms), channel, reason;
+--       if it was evicted, '!' and what was said
+-- :s    sorted set of the ids of all other holders, by the moment (ms) they expire
+-- :q    sorted set of the waiting ids, by place: the µs of joining, made unique
+-- :d    id of the claim that settled, a line break, the outcome. Expires with it.
+--
+-- What expires at ms x is alive at x and dead at x + 1, as Redis' own keys are.
+
+local held, fence_record, last_token, taken
+-- Channels that nobody listens to, found out in this run.
+local deaf = {}
+
+local function begin(...)
+  main, c, t, f, s, q, d = ...
+  held, fence_record, last_token, taken = false, nil, nil, nil
+end
+
+-- Calls `command` on `key` with many members, a few at a time: Lua's stack is small.
+local function on_many(command, key, members)
+  for i = 1, #members, 1000 do
+    redis.call(command, key, unpack(members, i, math.min(i + 999, #members)))
+  end
+end
+
+-- What the operator said, if the rest of an entry tells of an eviction.
+local function said_in(rest)
+  return string.sub(rest, 1, 2) == '\n!' and string.sub(rest, 3) or nil
+end
+
+local function claim_of(id)
+  local entry = redis.call('HGET', c, id)
+  if not entry then
+    return nil
+  end
+  local kind, expires, number, time, mode, n, of, channel, label, reason, said =
+    string.match(entry, '^(%a)\n(%d+)\n(%d+)\n(%d+)\n(%a)\n(%d+)\n(%d+)\n([^\n]*)\n([^\n]*)\n([^\n]*)(.*)$')
+  if kind == 'h' then
+    expires = redis.call('ZSCORE', s, id)
+  end
+  expires = tonumber(expires)
+  if not expires or expires < now then
+    return nil
+  end
+  return {
+    kind = kind, expires = expires, number = tonumber(number), time = tonumber(time), mode = mode, n = tonumber(n),
+    of = tonumber(of), channel = channel, label = label, reason = reason, said = said_in(said)
+  }
+end
+
+local function write_claim(id, claim)
+  redis.call('HSET', c, id, string.format('%s\n%.0f\n%.0f\n%.0f\n%s\n%d\n%d\n%s\n%s\n%s%s', claim.kind,
+    claim.expires, claim.number, claim.time, claim.mode, claim.n, claim.of, claim.channel, claim.label, claim.reason,
+    claim.said and '\n!' .. claim.said or ''))
+end
+
+-- Lets `key` live until `at` (ms) at least; never shortens.
+local function extend(key, at)
+  if redis.call('PTTL', key) < at - now then
+    redis.call('PEXPIREAT', key, at)
+  end
+end
+
+-- The fence outlives every grant it numbered by a day, whatever the ttl and however often renewed.
+local function extend_fence()
+  if redis.call('PTTL', f) < @FENCE_MIN_MS@ then
+    redis.call('PEXPIREAT', f, now + @FENCE_MS@)
+  end
+end
+
+local function fence()
+  if not fence_record then
+    local token, layout, rest = string.match(redis.call('GET', f) or '0\n1', '^(%d+)\n(%d+)(.*)$')
+    if layout ~= '1' then
+      error({err = 'LAYOUT ' .. (layout or '?')})
+    end
+    local id, mode, since, channel, reason, said =
+      string.match(rest, '^\n(%x+)\n(%a)\n(%d+)\n([^\n]*)\n([^\n]*)(.*)$')
+    fence_record = {
+      token = tonumber(token), id = id, mode = mode, since = tonumber(since), channel = channel, reason = reason,
+      said = said and said_in(said), text = rest
+    }
+  end
+  return fence_record
+end
+
+local function next_token()
+  last_token = math.max((last_token or fence().token) + 1, now_us, floor + 1)
+  return last_token
+end
+
+local function write_fence(token, of_one)
+  local ahead = math.max(0, math.ceil((token - now_us) / 1000))
+  redis.call('SET', f, string.format('%.0f\n1', token) .. of_one, 'PXAT', now + @FENCE_MS@ + ahead)
+  fence_record = nil
+end
+
+-- Makes `claim` a holder. The first write removes something, so that a full store cannot stop it half-way.
+local function grant(id, claim, ttl, token)
+  redis.call('ZREM', q, id)
+  redis.call('HDEL', c, id)
+  local expires = now + ttl
+  if claim.mode == 'x' or claim.mode == 'o' then
+    held = claim.label .. '#' .. id
+    write_fence(token, string.format('\n%s\n%s\n%.0f\n%s\n%s', id, claim.mode, now, claim.channel, claim.reason))
+    redis.call('SET', main, held, 'PXAT', expires)
+  else
+    write_fence(token, '')
+    write_claim(id, {
+      kind = 'h', expires = expires, number = token, time = now, mode = claim.mode, n = claim.n, of = claim.of,
+      channel = claim.channel, label = claim.label, reason = claim.reason
+    })
+    redis.call('ZADD', s, expires, id)
+    extend(s, expires)
+    extend(c, expires)
+    taken = taken and taken + claim.n
+  end
+  return token
+end
+
+-- Re-arms a holder that does not hold alone.
+local function prolong(id, claim, ttl)
+  if now + ttl > claim.expires then
+    redis.call('ZADD', s, now + ttl, id)
+    extend(s, now + ttl)
+    extend(c, now + ttl)
+  end
+  extend_fence()
+end
+
+-- Whether a claim fits beside the holders. In :s stand claims of one shape only: see live_shape.
+local function has_room(mode, n, of)
+  if held then
+    return false
+  end
+  if mode == 's' then
+    return true
+  end
+  if mode ~= 'p' then
+    return redis.call('ZCARD', s) == 0
+  end
+  if not taken then
+    taken = 0
+    for _, id in ipairs(redis.call('ZRANGE', s, 0, -1)) do
+      taken = taken + (claim_of(id) or {n = 1}).n
+    end
+  end
+  return taken + n <= of
+end
+
+-- The first that waits and has not given up.
+local function head()
+  while true do
+    local id = redis.call('ZRANGE', q, 0, 0)[1]
+    if not id then
+      return nil
+    end
+    local claim = claim_of(id)
+    if claim and claim.kind == 'w' then
+      return id, claim
+    end
+    redis.call('ZREM', q, id)
+    redis.call('HDEL', c, id)
+  end
+end
+
+-- Grants the head of the line while it fits beside the holders. The claim that asks gets its whole ttl, and its token
+-- is returned. Any other may be dead: it gets a short ttl and a push; if nobody listens it is passed over for now,
+-- and keeps its place for a while should it ask again.
+local function serve(asking, whole_ttl)
+  local asked
+  while not held do
+    local id, claim = head()
+    if not id or not has_room(claim.mode, claim.n, claim.of) then
+      break
+    end
+    local token = next_token()
+    if id == asking then
+      asked = grant(id, claim, whole_ttl, token)
+    else
+      local ttl = math.min(claim.time, @FIRST_TTL_MS@)
+      local push = string.format('G\n%s\n%.0f\n%.0f\n%.0f\n%s\n%s\n%s', id, token, ttl, now_us, run_id, claim.label, main)
+      if not deaf[claim.channel] and redis.call('PUBLISH', claim.channel, push) > 0 then
+        grant(id, claim, ttl, token)
+      else
+        deaf[claim.channel] = true
+        redis.call('ZREM', q, id)
+        claim.kind, claim.expires = 'k', math.min(claim.expires, now + @SKIP_MS@)
+        write_claim(id, claim)
+      end
+    end
+  end
+  return asked
+end
+
+-- Removes a waiting claim.
+local function forget(id)
+  redis.call('ZREM', q, id)
+  redis.call('HDEL', c, id)
+end
+
+-- Removes the waiting claims that have given up, in the line or passed over. Answers how many wait.
+local function sweep()
+  local gone = {}
+  for _, id in ipairs(redis.call('HKEYS', c)) do
+    if not claim_of(id) then
+      gone[#gone + 1] = id
+    end
+  end
+  on_many('ZREM', q, gone)
+  on_many('HDEL', c, gone)
+  return redis.call('ZCARD', q)
+end
+
+-- Looks who holds the lock alone, and forgets the other holders that have expired. Touches every key but :d before
+-- anything is written: a key of a foreign type is found out while nothing has changed.
+local function look()
+  held = redis.call('GET', main)
+  redis.call('HLEN', t)
+  local known, waiting = redis.call('HLEN', c), redis.call('ZCARD', q)
+  local gone = redis.call('ZRANGEBYSCORE', s, '-inf', '(' .. now)
+  fence()
+  if #gone > 0 then
+    on_many('ZREM', s, gone)
+    on_many('HDEL', c, gone)
+  elseif known > 2 * waiting + 64 and known > 2 * (waiting + redis.call('ZCARD', s)) + 64 then
+    sweep()
+  end
+end
+
+-- The tombstone of an ended claim, and what the operator said.
+local function grave(id)
+  local stone = redis.call('HGET', t, id)
+  if not stone then
+    return false
+  end
+  local till, said = string.match(stone, '^(%d+)\n?(.*)$')
+  if tonumber(till) < now then
+    redis.call('HDEL', t, id)
+    return false
+  end
+  return true, string.find(stone, '\n', 1, true) and said or nil
+end
+
+-- Remembers that a claim has ended: whatever of it still arrives does nothing. What an operator said stays said.
+local function bury(id, till, said)
+  local known, before = grave(id)
+  if known and not said then
+    said = before
+  end
+  if redis.call('HLEN', t) >= 64 then
+    for _, other in ipairs(redis.call('HKEYS', t)) do
+      grave(other)
+    end
+  end
+  redis.call('HSET', t, id, string.format('%.0f', till) .. (said and '\n' .. said or ''))
+  extend(t, till)
+end
+
+-- What an error was, as text.
+local function failure(problem)
+  if type(problem) == 'table' then
+    problem = problem.err
+  end
+  return {'E', tostring(problem)}
+end

@@ -1,0 +1,55 @@
+-- Renews claims. Never brings one back.
+--
+-- KEYS  per claim seven: main :c :t :f :s :q :d
+-- ARGV  run id of the server, channel of this process, highest token seen, until (store µs);
+--       then per claim two: value (label#id), ttl in ms
+-- Reply {store µs, answer...}, or {store µs, 'L'} for all of them if the request came too late
+--       answer: 1 renewed · 0 gone · {'V', reason} evicted · {'E', error}
+--
+-- A claim that holds lives for its ttl from now, or longer if it did already. A claim that does not hold, or that was
+-- evicted, is lost; the line of its lock is served then, for its holder may be dead.
+
+local time = redis.call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+local now = math.floor(now_us / 1000)
+local run_id, floor = ARGV[1], tonumber(ARGV[3])
+if now_us > tonumber(ARGV[4]) then
+  return {now_us, 'L'}
+end
+local main, c, t, f, s, q, d
+
+-- @include line.lua
+
+local function renew(value, ttl)
+  if redis.call('GET', main) == value then
+    extend(main, now + ttl)
+    extend_fence()
+    return 1
+  end
+  local id = string.sub(value, -32)
+  look()
+  local known = claim_of(id)
+  local _, said = grave(id)
+  if held == '!' .. value and fence().id == id then
+    said = fence().said
+  elseif known then
+    said = known.said
+  end
+  local answer = 0
+  if said then
+    answer = {'V', said}
+  elseif known and known.kind == 'h' then
+    prolong(id, known, ttl)
+    answer = 1
+  end
+  serve()
+  return answer
+end
+
+local replies = {now_us}
+for i = 0, #KEYS / 7 - 1 do
+  begin(unpack(KEYS, 7 * i + 1, 7 * i + 7))
+  local ok, answer = pcall(renew, unpack(ARGV, 2 * i + 5, 2 * i + 6))
+  replies[i + 2] = ok and answer or failure(answer)
+end
+return replies

@@ -1,0 +1,188 @@
+//! The server at the other end: how to reach it, which one it is, what it can do. Found out once per connection.
+
+use std::sync::Arc;
+
+use redis::aio::MultiplexedConnection;
+use redis::{Client, Cmd, ProtocolVersion, RedisResult, Value};
+use tenure_core::{Deployment, RefusalKind, StoreError};
+
+use crate::config::RedisConfig;
+use crate::error;
+use crate::scripts::Scripts;
+
+/// What is known of a server.
+#[derive(Debug, Clone)]
+pub(crate) struct Server {
+    /// Tells this run of the server from every other; empty if it does not say.
+    pub(crate) run_id: Arc<str>,
+    /// How it carries locks out.
+    pub(crate) means: Means,
+    /// What it promises to remember.
+    pub(crate) deployment: Deployment,
+}
+
+/// How a server carries locks out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Means {
+    /// By our scripts.
+    Scripts,
+    /// By its own compare-and-set commands, scripts being forbidden.
+    Native(Native),
+}
+
+/// The commands of a server that can compare.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Native {
+    /// `SET … IFEQ` and `DELIFEQ`: Valkey 9.
+    Valkey,
+    /// `SET … IFEQ` and `DELEX … IFEQ`: Redis 8.4.
+    Redis,
+}
+
+/// A client of the library for this configuration.
+pub(crate) fn client(config: &RedisConfig, protocol: ProtocolVersion) -> RedisResult<Client> {
+    let info = config.connection_info(protocol);
+    #[cfg(feature = "tls")]
+    if let redis::ConnectionAddr::TcpTls { .. } = info.addr() {
+        // The library leaves the choice of cryptography to the program. If the program has made one, it stands.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let read = |path: &Option<std::path::PathBuf>| path.as_ref().map(std::fs::read).transpose();
+        let client_tls = match (read(&config.cert)?, read(&config.key)?) {
+            (Some(client_cert), Some(client_key)) => Some(redis::ClientTlsConfig { client_cert, client_key }),
+            _ => None,
+        };
+        let root_cert = read(&config.ca)?;
+        return Client::build_with_tls(info, redis::TlsCertificates { client_tls, root_cert });
+    }
+    Client::open(info)
+}
+
+/// Asks the server who it is, what time it has, and whether it takes our scripts: all in one round trip.
+pub(crate) async fn describe(
+    connection: MultiplexedConnection,
+    scripts: &Scripts,
+    config: &RedisConfig,
+) -> Result<(Server, u64), StoreError> {
+    let ask = |words: &[&str]| {
+        let mut command = Cmd::new();
+        words.iter().for_each(|word| {
+            command.arg(*word);
+        });
+        let mut connection = connection.clone();
+        async move {
+            let answer = connection.send_packed_command(&command).await;
+            answer.and_then(Value::extract_error)
+        }
+    };
+    let load = async {
+        let loads = scripts.all().map(|script| ask(&["SCRIPT", "LOAD", &script.code]));
+        futures_util::future::join_all(loads).await
+    };
+    let nowhere = format!("{}:{{}}", config.prefix);
+    let (time, info, fsync, loaded, delifeq, delex) = tokio::join!(
+        ask(&["TIME"]),
+        ask(&["INFO"]),
+        ask(&["CONFIG", "GET", "appendfsync"]),
+        load,
+        ask(&["DELIFEQ", &nowhere, "-"]),
+        ask(&["DELEX", &nowhere, "IFEQ", "-"]),
+    );
+    let time = time.map_err(|problem| error::while_connecting(&problem))?;
+    let store_micros = micros(&time).ok_or_else(|| StoreError::unknown("the server's TIME is no time"))?;
+    // INFO may be forbidden: then pushes cannot be dated, and waiters ask once more. Nothing else is lost.
+    let info = info.ok().and_then(|info| redis::from_redis_value::<String>(info).ok()).unwrap_or_default();
+    check_version(&info)?;
+    let run_id = field(&info, "run_id").unwrap_or_default().into();
+    let means = match loaded.into_iter().collect::<RedisResult<Vec<_>>>() {
+        Ok(_) => Means::Scripts,
+        Err(problem) if problem.code().is_none() => return Err(error::while_connecting(&problem)),
+        // Not now is not never.
+        Err(problem)
+            if error::from_text(&error::describe(&problem)).is_passing() && !is_unknown(&problem) =>
+        {
+            return Err(error::while_connecting(&problem));
+        }
+        Err(_) if delifeq.is_ok() => Means::Native(Native::Valkey),
+        Err(_) if delex.is_ok() => Means::Native(Native::Redis),
+        Err(problem) => {
+            return Err(StoreError::refused(
+                RefusalKind::Unsupported,
+                format!(
+                    "scripts are forbidden here ({}), and this server has no commands that do without: allow EVAL, \
+                     EVALSHA and SCRIPT LOAD, or use Valkey 9 or Redis 8.4",
+                    error::describe(&problem)
+                ),
+            ));
+        }
+    };
+    let deployment = deployment(&info, fsync.is_ok_and(|fsync| format!("{fsync:?}").contains("always")));
+    Ok((Server { run_id, means, deployment }, store_micros))
+}
+
+/// Whether the server does not know the command: renamed away, or not there.
+fn is_unknown(problem: &redis::RedisError) -> bool {
+    error::describe(problem).contains("unknown")
+}
+
+fn micros(time: &Value) -> Option<u64> {
+    let (seconds, micros): (u64, u64) = redis::from_redis_value_ref(time).ok()?;
+    Some(seconds * 1_000_000 + micros)
+}
+
+fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.map(str::trim)
+}
+
+/// What the server says of its replicas and its disk. If it says nothing, the least is assumed.
+fn deployment(info: &str, syncs_always: bool) -> Deployment {
+    let is_replicated = field(info, "role").is_some_and(|role| role != "master")
+        || field(info, "connected_slaves").is_some_and(|replicas| replicas != "0");
+    match (is_replicated, field(info, "aof_enabled")) {
+        (true, _) => Deployment::RedisReplicated,
+        (false, Some("1")) if syncs_always => Deployment::RedisDurable,
+        _ => Deployment::RedisForgetful,
+    }
+}
+
+/// Redis before 6.2 lacks what the scripts need; Valkey was never that old.
+fn check_version(info: &str) -> Result<(), StoreError> {
+    if field(info, "valkey_version").is_some() {
+        return Ok(());
+    }
+    let Some(version) = field(info, "redis_version") else { return Ok(()) };
+    let mut numbers = version.split('.').map_while(|number| number.parse::<u32>().ok());
+    match (numbers.next(), numbers.next()) {
+        (Some(major), Some(minor)) if (major, minor) < (6, 2) => Err(StoreError::refused(
+            RefusalKind::Unsupported,
+            format!("this is Redis {version}: 6.2 or newer is needed"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_servers_are_refused_and_new_ones_are_not() {
+        for (info, fits) in [
+            ("redis_version:6.0.16\r\nrun_id:abc\r\n", false),
+            ("redis_version:6.2.14\r\n", true),
+            ("redis_version:7.0.15\r\n", true),
+            ("redis_version:7.2.4\r\nvalkey_version:9.1.2\r\n", true),
+            ("", true),
+        ] {
+            assert_eq!(check_version(info).is_ok(), fits, "{info}");
+        }
+        assert_eq!(
+            deployment("role:master\r\nconnected_slaves:0\r\naof_enabled:1\r\n", true),
+            Deployment::RedisDurable
+        );
+        assert_eq!(deployment("role:master\r\naof_enabled:1\r\n", false), Deployment::RedisForgetful);
+        assert_eq!(deployment("connected_slaves:1\r\naof_enabled:1\r\n", true), Deployment::RedisReplicated);
+        assert_eq!(deployment("", true), Deployment::RedisForgetful);
+        assert_eq!(field("a:1\r\nrun_id:abc\r\n", "run_id"), Some("abc"));
+    }
+}

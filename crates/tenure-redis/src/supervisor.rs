@@ -1,0 +1,405 @@
+//! The connection: opened when it is needed, replaced when it is in doubt.
+//!
+//! One multiplexed connection carries requests and pushes (RESP3); where the server cannot, a second one carries the
+//! pushes. Every request has a deadline. A request that misses it, or fails on the way, retires its connection: the
+//! next one goes over a new connection, so a half-open one is never used twice, and no late answer can reach the
+//! wrong caller. While the server cannot be reached, requests are refused at once; the next try comes after a pause
+//! that doubles, with jitter, so that a thousand clients do not come back at the same moment.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Cmd, ErrorKind, ProtocolVersion, PushInfo, PushKind, RedisResult, Value};
+use tenure_core::clock::sleep_until;
+use tenure_core::{BootInstant, Clock, RefusalKind, StoreError};
+use tokio::sync::watch;
+
+use crate::config::RedisConfig;
+use crate::error;
+use crate::pushes::{Orphan, Pushes};
+use crate::scripts::{Script, Scripts};
+use crate::server::{self, Server};
+
+/// The first pause after a failed connect; doubled by every further failure.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+/// The longest pause between two tries to connect.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How much longer than its deadline a request may still be carried out by the store.
+const LATE_BY: Duration = Duration::from_millis(500);
+
+/// Keeps one connection to one server.
+pub(crate) struct Supervisor {
+    pub(crate) config: RedisConfig,
+    pub(crate) scripts: Scripts,
+    pub(crate) pushes: Arc<Pushes>,
+    /// Where this process listens.
+    pub(crate) channel: String,
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+    /// Is told of every grant that nobody here awaits.
+    orphanage: Box<dyn Fn(Orphan) + Send + Sync>,
+    this: Weak<Self>,
+}
+
+#[derive(Default)]
+struct State {
+    live: Option<Arc<Live>>,
+    connecting: Option<watch::Receiver<Option<Connected>>>,
+    failures: u32,
+    next_try: Option<(BootInstant, StoreError)>,
+}
+
+type Connected = Result<Arc<Live>, StoreError>;
+
+/// A connection that works as far as we know.
+pub(crate) struct Live {
+    connection: MultiplexedConnection,
+    pub(crate) server: Server,
+    is_retired: Arc<AtomicBool>,
+    /// The store's clock minus ours in µs, as of the newest answer: never too little.
+    store_ahead: AtomicI64,
+    /// Whether pushes reach this process.
+    pub(crate) is_subscribed: bool,
+}
+
+/// An answer, and the exchange it came from.
+pub(crate) struct Reply {
+    pub(crate) value: Value,
+    pub(crate) sent: BootInstant,
+    pub(crate) live: Arc<Live>,
+}
+
+impl Supervisor {
+    pub(crate) fn new(
+        config: RedisConfig,
+        pushes: Arc<Pushes>,
+        orphanage: impl Fn(Orphan) + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        let mut id = [0; 12];
+        config.seams.entropy.fill(&mut id);
+        let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+        Arc::new_cyclic(|this| Self {
+            scripts: Scripts::new(&config.rules),
+            channel: format!("{}:push:{id}", config.prefix),
+            clock: config.seams.clock.clone(),
+            state: Mutex::default(),
+            orphanage: Box::new(orphanage),
+            this: this.clone(),
+            pushes,
+            config,
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The store's moment, in µs, after which a request that is sent now must not be carried out any more.
+    pub(crate) fn latest(&self, live: &Live) -> u64 {
+        let late = u64::try_from((self.config.timeout + LATE_BY).as_micros()).unwrap_or(u64::MAX);
+        self.store_time(live).saturating_add(late)
+    }
+
+    /// The store's time now in µs, or a little more.
+    fn store_time(&self, live: &Live) -> u64 {
+        let now = i64::try_from(self.clock.now().as_nanos() / 1000).unwrap_or(i64::MAX);
+        u64::try_from(now.saturating_add(live.store_ahead.load(Ordering::Relaxed))).unwrap_or(0)
+    }
+
+    /// Asks the server one thing, within the deadline. `command` is made for the connection it goes over.
+    pub(crate) async fn ask(&self, command: impl FnOnce(&Live) -> Cmd) -> Result<Reply, StoreError> {
+        let deadline = self.clock.now() + self.config.timeout;
+        let live = self.live(deadline).await?;
+        let command = command(&live);
+        self.send(live, &command, deadline).await
+    }
+
+    /// Asks the server several things at once, in one round trip. `commands` are made for the store's time in µs, as far
+    /// as we know it: surely not too low.
+    ///
+    /// # Errors
+    /// The first error among the answers, whatever else was done.
+    pub(crate) async fn ask_all(
+        &self,
+        commands: impl FnOnce(u64) -> Vec<Cmd>,
+    ) -> Result<Vec<Value>, StoreError> {
+        let deadline = self.clock.now() + self.config.timeout;
+        let live = self.live(deadline).await?;
+        let commands = commands(self.store_time(&live));
+        // Handed to the connection in one go, so that nothing of ours comes in between.
+        let mut pipeline = redis::pipe();
+        for command in &commands {
+            pipeline.add_command(command.clone());
+        }
+        let mut connection = live.connection.clone();
+        let answers = tokio::select! {
+            biased;
+            answers = connection.send_packed_commands(&pipeline, 0, commands.len()) => answers,
+            () = sleep_until(self.clock.clone(), deadline) => return Err(self.silence(&live)),
+        };
+        let answers = answers.map_err(|problem| self.problem(&live, &problem))?;
+        let answers = answers.into_iter().map(Value::extract_error).collect::<RedisResult<Vec<_>>>();
+        answers.map_err(|problem| self.problem(&live, &problem))
+    }
+
+    /// Runs a script by its hash; by its text if the server does not know it. `fill` adds keys and arguments.
+    pub(crate) async fn run(
+        &self,
+        script: &Script,
+        size: usize,
+        fill: impl Fn(&Live, &mut Cmd),
+    ) -> Result<Reply, StoreError> {
+        let deadline = self.clock.now() + self.config.timeout;
+        let live = self.live(deadline).await?;
+        let mut command = Cmd::with_capacity(24, size + 80);
+        command.arg("EVALSHA").arg(&script.hash);
+        fill(&live, &mut command);
+        let answer = self.send(live.clone(), &command, deadline).await;
+        match answer {
+            // Forgotten, by a restart or SCRIPT FLUSH; nothing was done.
+            Err(StoreError::Unknown(text)) if text.starts_with("NOSCRIPT") => {
+                let mut command = Cmd::with_capacity(24, size + script.code.len() + 40);
+                command.arg("EVAL").arg(&script.code);
+                fill(&live, &mut command);
+                self.send(live, &command, deadline).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn send(&self, live: Arc<Live>, command: &Cmd, deadline: BootInstant) -> Result<Reply, StoreError> {
+        let mut connection = live.connection.clone();
+        let sent = self.clock.now();
+        let answer = tokio::select! {
+            biased;
+            answer = connection.send_packed_command(command) => answer,
+            () = sleep_until(self.clock.clone(), deadline) => return Err(self.silence(&live)),
+        };
+        match answer.and_then(Value::extract_error) {
+            Ok(value) => Ok(Reply { value, sent, live }),
+            Err(problem) => Err(self.problem(&live, &problem)),
+        }
+    }
+
+    /// No answer in time: the connection may be half-open, and is not used again.
+    fn silence(&self, live: &Live) -> StoreError {
+        self.retire(&live.is_retired);
+        StoreError::unknown(format!("nothing within {:?}", self.config.timeout))
+    }
+
+    /// A failed request: one that failed on the way ends its connection, and so does a server that became a replica.
+    fn problem(&self, live: &Live, problem: &redis::RedisError) -> StoreError {
+        if matches!(problem.code(), None | Some("READONLY")) {
+            self.retire(&live.is_retired);
+        }
+        error::after_sending(problem)
+    }
+
+    /// Notes the store's clock as of an answer.
+    pub(crate) fn note_time(&self, reply: &Reply, store_micros: u64) {
+        reply.live.note_time(reply.sent, store_micros);
+    }
+
+    /// The connection in use, or a new one.
+    async fn live(&self, deadline: BootInstant) -> Connected {
+        let mut connecting = {
+            let mut state = self.state();
+            if let Some(live) = &state.live {
+                if !live.is_retired.load(Ordering::Acquire) {
+                    return Ok(live.clone());
+                }
+                state.live = None;
+            }
+            match (&state.connecting, &state.next_try) {
+                (Some(connecting), _) => connecting.clone(),
+                (None, Some((at, error))) if self.clock.now() < *at => return Err(error.clone()),
+                (None, _) => {
+                    let (sender, receiver) = watch::channel(None);
+                    state.connecting = Some(receiver.clone());
+                    let this = self.this.upgrade().expect("called on it");
+                    // A task of its own: the callers that wait for it may give up.
+                    tokio::spawn(async move { this.connect(sender).await });
+                    receiver
+                }
+            }
+        };
+        let too_late = || {
+            let message = format!("not connected within {:?}", self.config.timeout);
+            StoreError::refused(RefusalKind::Unavailable, message)
+        };
+        tokio::select! {
+            biased;
+            connected = connecting.wait_for(Option::is_some) => match connected {
+                Ok(connected) => connected.clone().unwrap_or_else(|| Err(too_late())),
+                Err(_) => Err(too_late()),
+            },
+            () = sleep_until(self.clock.clone(), deadline) => Err(too_late()),
+        }
+    }
+
+    async fn connect(self: Arc<Self>, done: watch::Sender<Option<Connected>>) {
+        let deadline = self.clock.now() + self.config.timeout;
+        let connected = tokio::select! {
+            connected = self.open() => connected,
+            () = sleep_until(self.clock.clone(), deadline) => Err(StoreError::refused(
+                RefusalKind::Unavailable,
+                format!("cannot connect: no answer within {:?}", self.config.timeout),
+            )),
+        };
+        let mut state = self.state();
+        state.connecting = None;
+        match &connected {
+            Ok(live) => {
+                state.live = Some(live.clone());
+                (state.failures, state.next_try) = (0, None);
+            }
+            Err(error) => {
+                let pause = PAUSE_MIN * 2_u32.pow(state.failures.min(8));
+                let pause = pause.min(PAUSE_MAX).mul_f64(0.5 + self.config.seams.entropy.fraction());
+                state.failures += 1;
+                state.next_try = Some((self.clock.now() + pause, error.clone()));
+            }
+        }
+        drop(state);
+        // Nobody may be waiting any more.
+        let _ = done.send(Some(connected));
+    }
+
+    async fn open(self: &Arc<Self>) -> Connected {
+        let resp3 = if self.config.resp2 {
+            None
+        } else {
+            match self.open_with(ProtocolVersion::RESP3).await {
+                Err(error) if is_without_resp3(&error) => None,
+                opened => Some(opened),
+            }
+        };
+        let opened = match resp3 {
+            Some(opened) => opened,
+            None => self.open_with(ProtocolVersion::RESP2).await,
+        };
+        opened.map_err(|problem| error::while_connecting(&problem))?
+    }
+
+    async fn open_with(self: &Arc<Self>, protocol: ProtocolVersion) -> RedisResult<Connected> {
+        let client = server::client(&self.config, protocol)?;
+        let is_retired = Arc::new(AtomicBool::new(false));
+        let mut settings = AsyncConnectionConfig::new()
+            // Deadlines are ours, on the clock that counts suspend.
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(1024);
+        if protocol == ProtocolVersion::RESP3 {
+            let (this, is_retired) = (self.this.clone(), is_retired.clone());
+            settings = settings.set_push_sender(move |push: PushInfo| {
+                if let Some(this) = this.upgrade() {
+                    this.pushed(&is_retired, &push);
+                }
+                Ok::<(), ()>(())
+            });
+        }
+        let mut connection = client.get_multiplexed_async_connection_with_config(&settings).await?;
+        let sent = self.clock.now();
+        let subscribed = async {
+            if protocol == ProtocolVersion::RESP3 {
+                return connection.clone().subscribe(&self.channel).await;
+            }
+            let mut pushes = client.get_async_pubsub().await?;
+            pushes.subscribe(&self.channel).await?;
+            let (this, is_retired) = (self.this.clone(), is_retired.clone());
+            tokio::spawn(async move {
+                let mut messages = pushes.into_on_message();
+                while let Some(message) = messages.next().await {
+                    let Some(this) = this.upgrade() else { return };
+                    this.message(message.get_payload_bytes(), true);
+                }
+                if let Some(this) = this.upgrade() {
+                    this.retire(&is_retired);
+                }
+            });
+            Ok(())
+        };
+        let (subscribed, described) =
+            tokio::join!(subscribed, server::describe(connection.clone(), &self.scripts, &self.config));
+        let (server, store_micros) = match described {
+            Ok(described) => described,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        if let Err(problem) = &subscribed {
+            // Works without, by looking again and again.
+            if problem.code().is_none() {
+                return Err(subscribed.expect_err("it is"));
+            }
+            tracing::warn!(store = self.config.store(), error = %problem, "no subscription: waiting means polling");
+        }
+        connection.set_response_timeout(Duration::MAX);
+        let live = Live {
+            connection,
+            server,
+            is_retired,
+            store_ahead: AtomicI64::new(0),
+            is_subscribed: subscribed.is_ok(),
+        };
+        live.note_time(sent, store_micros);
+        Ok(Ok(Arc::new(live)))
+    }
+
+    /// Something came in on a RESP3 connection that nobody asked for. Called by the connection: never blocks.
+    fn pushed(&self, is_retired: &AtomicBool, push: &PushInfo) {
+        match (&push.kind, push.data.as_slice()) {
+            (PushKind::Disconnection, _) => self.retire(is_retired),
+            (PushKind::Message, [_, Value::BulkString(message)]) => self.message(message, false),
+            _ => {}
+        }
+    }
+
+    fn message(&self, message: &[u8], may_be_late: bool) {
+        if let Some(orphan) = self.pushes.receive(message, self.clock.now()) {
+            (self.orphanage)(Orphan { may_be_late, ..orphan });
+        }
+    }
+
+    /// No further request goes over this connection. Those under way on it are left to their deadlines.
+    fn retire(&self, is_retired: &AtomicBool) {
+        if is_retired.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let live = {
+            let mut state = self.state();
+            state.live.take_if(|live| live.is_retired.load(Ordering::Acquire))
+        };
+        drop(live);
+        // Pushes may be lost from here on, until somebody asks and so connects again: everybody that waits does.
+        self.pushes.tell_all_to_look();
+    }
+}
+
+/// Whether the server does not speak RESP3, or whether that may at least be why it declined.
+fn is_without_resp3(error: &redis::RedisError) -> bool {
+    let text = error::describe(error);
+    error.kind() == ErrorKind::RESP3NotSupported
+        || text.contains("NOPROTO")
+        || text.contains("unknown command")
+}
+
+impl Live {
+    fn note_time(&self, sent: BootInstant, store_micros: u64) {
+        let ours = i64::try_from(sent.as_nanos() / 1000).unwrap_or(i64::MAX);
+        let ahead = i64::try_from(store_micros).unwrap_or(i64::MAX) - ours;
+        self.store_ahead.store(ahead, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Supervisor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Supervisor")
+            .field("config", &self.config)
+            .field("is_connected", &self.state().live.is_some())
+            .field("registered_claims", &self.pushes.len())
+            .finish_non_exhaustive()
+    }
+}

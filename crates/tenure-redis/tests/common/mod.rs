@@ -1,0 +1,110 @@
+//! What the tests of this crate share: a server as a subject of the suite, and a look at it from the side.
+
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::queue::Rules;
+use tenure_core::{
+    Backend, Claim, ClaimId, Entropy, Label, LockName, Mode, SystemEntropy, Tie, Ttl, async_trait,
+};
+use tenure_redis::{Redis, RedisConfig};
+use tenure_testkit::Subject;
+use tenure_testkit::servers::{Kind, Server};
+
+/// Lines and tombstones that are forgotten quickly.
+pub(crate) const QUICK: Rules = Rules {
+    line_ttl: Duration::from_millis(2100),
+    first_ttl: Duration::from_millis(700),
+    tombstone_ttl: Duration::from_secs(3),
+    ..Rules::DEFAULT
+};
+
+/// A server under test.
+#[derive(Debug)]
+pub(crate) struct ServerSubject {
+    pub(crate) server: Server,
+    pub(crate) rules: Rules,
+    pub(crate) options: &'static str,
+}
+
+impl ServerSubject {
+    pub(crate) fn start(kind: Kind) -> Self {
+        Self { server: Server::start(kind), rules: QUICK, options: "" }
+    }
+
+    pub(crate) fn start_with(kind: Kind, options: &'static str) -> Self {
+        Self { options, ..Self::start(kind) }
+    }
+}
+
+#[async_trait]
+impl Subject for ServerSubject {
+    async fn open(&self) -> Arc<dyn Backend> {
+        Arc::new(connect(&format!("{}{}", self.server.url(), self.options), self.rules).await)
+    }
+
+    async fn leftovers(&self) -> Vec<String> {
+        leftovers(&self.server.url()).await
+    }
+
+    fn forgets_within(&self) -> Duration {
+        Duration::from_secs(10)
+    }
+}
+
+/// A client with these lengths.
+pub(crate) async fn connect(url: &str, rules: Rules) -> Redis {
+    let mut config = RedisConfig::from_url(url).expect("a good URL");
+    config.rules = rules;
+    Redis::connect(config).await.expect("the server is there")
+}
+
+/// A connection beside ours.
+pub(crate) async fn beside(url: &str) -> redis::aio::MultiplexedConnection {
+    let client = redis::Client::open(url).expect("a good URL");
+    client.get_multiplexed_async_connection().await.expect("the server is there")
+}
+
+/// One command, beside our client.
+pub(crate) async fn ask<T: redis::FromRedisValue>(url: &str, words: &[&str]) -> T {
+    let mut connection = beside(url).await;
+    let mut command = redis::cmd(words[0]);
+    command.arg(&words[1..]);
+    command.query_async(&mut connection).await.expect("the server answers")
+}
+
+/// All keys but fences.
+pub(crate) async fn leftovers(url: &str) -> Vec<String> {
+    let mut keys: Vec<String> = ask(url, &["KEYS", "*"]).await;
+    keys.retain(|key| !key.ends_with(":f"));
+    keys
+}
+
+/// A claim on `name`.
+pub(crate) fn claim(name: &str, mode: Mode, ttl: Duration) -> Claim {
+    Claim {
+        name: LockName::new(name).expect("a good name"),
+        id: ClaimId::draw(&SystemEntropy),
+        mode,
+        ttl: Ttl::new(ttl).expect("a good ttl"),
+        tie: Tie::Process,
+        label: Label::new("test/1/tests").expect("a good label"),
+        reason: None,
+    }
+}
+
+/// A seed, from the environment or drawn, printed so that a failure can be played again.
+pub(crate) fn seed() -> u64 {
+    let seed = match std::env::var("TENURE_SEED") {
+        Ok(seed) => seed.parse().expect("TENURE_SEED is a number"),
+        Err(_) => {
+            let mut bytes = [0; 8];
+            SystemEntropy.fill(&mut bytes);
+            u64::from_le_bytes(bytes) >> 16
+        }
+    };
+    println!("TENURE_SEED={seed}");
+    seed
+}
