@@ -80,6 +80,7 @@ known_bad! {
     TombstonesAreIgnored, late_duplicates_do_nothing, "ZOOKEEPER-1262: the late request takes the lock after all";
     EvictedMayRenew, an_evicted_claim_cannot_renew, "the operator's eviction lasts until the next renewal";
     EvictionIsAlwaysForced, eviction_passes_the_lock_on, "passed on while the holder is at work";
+    AdoptedByAnybody, a_detached_claim_is_adopted_once, "two processes were given the text, and both hold";
     InspectLies, inspect_tells_the_truth, "rslock: a held lock reads as free";
     ListingStopsEarly, listing_pages_through_every_lock, "the first page, and no more";
 }

@@ -109,7 +109,8 @@ macro_rules! __for_each_case {
             evict::eviction_passes_the_lock_on: |_| true;
             evict::eviction_by_token_spares_the_others: |offers| offers.shared;
             evict::an_evicted_holder_is_told: |_| true;
-            detach::a_detached_claim_is_adopted: |offers| offers.detach;
+            detach::a_detached_claim_is_adopted_once: |offers| offers.detach;
+            detach::a_detached_claim_travels: |offers| offers.detach;
             detach::a_detached_claim_ends_with_its_ttl: |offers| offers.detach;
         }
     };

@@ -196,7 +196,13 @@ impl Backend for Bad {
             Bug::TryingJoinsTheLine => Line::Join,
             _ => line,
         };
-        match self.memory.attempt(&claim, line).await? {
+        let answer = self.memory.attempt(&claim, line).await;
+        if let (Bug::AdoptedByAnybody, Line::Succeed(_), Err(_)) = (self.bug, line, &answer)
+            && self.memory.inspect(&claim.name).await?.is_held()
+        {
+            return Ok(Self::made_up(&claim));
+        }
+        match answer? {
             Attempt::Granted(grant) => Ok(self.granted(asked, &claim, grant).await),
             Attempt::Busy(busy) => Ok(self.busy(&claim, busy).await),
             settled @ Attempt::Settled(_) => Ok(settled),
