@@ -5,7 +5,7 @@
 //! in the other. All through `Locks`, as a program would.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -33,11 +33,11 @@ fn main() {
     }
 }
 
-fn report(directory: &PathBuf) {
+fn report(directory: &Path) {
     println!("store: file:{}", directory.display());
-    println!("one process, 1 task:            {:>9} acquire+release/s", pairs(directory.clone(), 1, "a"));
-    println!("one process, 64 tasks:          {:>9} acquire+release/s", pairs(directory.clone(), 64, "a"));
-    println!("one process, 64 tasks, 4 locks: {:>9} acquire+release/s", pairs(directory.clone(), 64, "4"));
+    println!("one process, 1 task:            {:>9} acquire+release/s", pairs(directory.into(), 1, "a"));
+    println!("one process, 64 tasks:          {:>9} acquire+release/s", pairs(directory.into(), 64, "a"));
+    println!("one process, 64 tasks, 4 locks: {:>9} acquire+release/s", pairs(directory.into(), 64, "4"));
     println!("4 processes, 1 task each:       {:>9} acquire+release/s", across(directory, 1, "own"));
     println!("4 processes, 16 tasks each:     {:>9} acquire+release/s", across(directory, 16, "own"));
     println!("4 processes, one lock:          {:>9} acquire+release/s", across(directory, 1, "same"));
@@ -99,7 +99,7 @@ fn me(arguments: &[&str]) -> Command {
     command
 }
 
-fn across(directory: &PathBuf, tasks: usize, prefix: &str) -> u64 {
+fn across(directory: &Path, tasks: usize, prefix: &str) -> u64 {
     let directory = directory.to_str().expect("UTF-8");
     let children: Vec<Child> = (0..PROCESSES)
         .map(|_| me(&["--pairs", directory, &tasks.to_string(), prefix]).spawn().expect("a child"))
@@ -140,7 +140,7 @@ fn handover(directory: PathBuf) {
     });
 }
 
-fn handovers(directory: &PathBuf) -> Vec<Duration> {
+fn handovers(directory: &Path) -> Vec<Duration> {
     let directory = directory.to_str().expect("UTF-8");
     let mut children: Vec<Child> =
         (0..2).map(|_| me(&["--handover", directory]).spawn().expect("a child")).collect();

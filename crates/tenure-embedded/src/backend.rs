@@ -142,7 +142,7 @@ impl Backend for Embedded {
         let told = (line == Line::Join).then(|| self.store.listeners.for_grant(claim.id));
         let (wanted, rules) = (claim.clone(), self.store.rules);
         let attempted = self.store.call(move |batch| {
-            let answer = batch.change(&wanted.name, |queue, now| {
+            let answer = batch.grow(&wanted.name, |queue, now| {
                 match queue.attempt(now, &rules, &wanted, owner, line) {
                     Ok(Step { answer, notices }) => {
                         let has_strangers = queue.owners().any(|owner| owner != me);
@@ -152,6 +152,9 @@ impl Backend for Embedded {
                 }
             })?;
             let answer = answer.and_then(|answer| Ok(answer?));
+            if let (Ok(_), Line::Succeed(predecessor)) = (&answer, line) {
+                batch.forget(predecessor);
+            }
             match (&answer, owner) {
                 (Ok((Attempted::Granted { .. } | Attempted::Busy { ahead: Some(_), .. }, _)), Some(_)) => {
                     batch.keep(&wanted);
@@ -205,7 +208,7 @@ impl Backend for Embedded {
     async fn settle(&self, claim: &Claim, outcome: Bytes, keep: Duration) -> Answer<Settled> {
         let (name, id, rules) = (claim.name.clone(), claim.id, self.store.rules);
         let settled = self.store.call(move |batch| {
-            let answer = batch.change(&name, |queue, now| queue.settle(now, &rules, id, &outcome, keep))?;
+            let answer = batch.grow(&name, |queue, now| queue.settle(now, &rules, id, &outcome, keep))?;
             if answer.is_ok() {
                 batch.forget(id);
             }

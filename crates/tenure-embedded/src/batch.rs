@@ -4,6 +4,7 @@
 //! after it, is the store thread's business.
 
 use std::collections::HashMap;
+use std::io;
 use std::ops::Bound;
 
 use heed::RwTxn;
@@ -35,6 +36,8 @@ pub(crate) struct Batch<'t> {
     is_changed: bool,
     /// Whether the directory was deleted or replaced: then nothing is done here.
     pub(crate) is_gone: bool,
+    /// Whether there is room for more, with some left over for those who give locks back.
+    pub(crate) may_grow: bool,
     pub(crate) news: Vec<(Option<Owner>, ClaimId, News)>,
     /// Claims of this process that the store knows from now on, or no more.
     pub(crate) ours: Vec<(ClaimId, Option<LockName>)>,
@@ -62,6 +65,7 @@ impl<'t> Batch<'t> {
             stored_token: last_token,
             is_changed: false,
             is_gone,
+            may_grow: true,
             news: Vec::new(),
             ours: Vec::new(),
         })
@@ -79,6 +83,18 @@ impl<'t> Batch<'t> {
     /// No token at or below this was given out before.
     pub(crate) fn raise_token(&mut self, to: u64) {
         self.last_token = self.last_token.max(to);
+    }
+
+    /// Runs one verb that may leave more behind than it found.
+    pub(crate) fn grow<T>(
+        &mut self,
+        name: &LockName,
+        verb: impl FnOnce(&mut Queue, Now) -> Step<T>,
+    ) -> heed::Result<Answer<T>> {
+        if !self.may_grow {
+            return Err(heed::Error::Io(io::Error::from_raw_os_error(libc::ENOSPC)));
+        }
+        self.change(name, verb)
     }
 
     /// Runs one verb on the lock called `name`.

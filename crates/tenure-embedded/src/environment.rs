@@ -3,13 +3,14 @@
 //! Never synced: what survives a crash of a process is in the page cache, and what a crash of the machine leaves is
 //! thrown away (see [`header`](crate::header)).
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 
 use heed::types::Bytes;
-use heed::{CommitOrAbort, EnvFlags, EnvOpenOptions, MdbError};
+use heed::{CommitOrAbort, EnvFlags, EnvOpenOptions, MdbError, RwTxn};
+use rustix::fs::FallocateFlags;
 use tenure_core::clock::{Clock as _, SystemClock};
 
 use crate::directory::Directory;
@@ -90,6 +91,60 @@ pub(crate) fn open(directory: &Directory, map_size: usize) -> heed::Result<Env> 
         return Err(heed::Error::Mdb(MdbError::Corrupted));
     }
     Ok(env)
+}
+
+/// Room on the disk that is kept for those who give locks back: LMDB writes a page anew even to delete from it.
+///
+/// The file is longer than what is used of it by [`RESERVE_PAGES`], and the disk has promised that room. Whoever would
+/// make the store grow is refused when the disk does not promise more.
+#[derive(Debug)]
+pub(crate) struct Reserve {
+    file: File,
+    page: u64,
+    map_size: u64,
+    /// How much of the file is there, as far as we know: it never gets shorter.
+    length: u64,
+}
+
+const RESERVE_PAGES: u64 = 16;
+
+impl Reserve {
+    pub(crate) fn new(env: &Env) -> heed::Result<Self> {
+        let page = rustix::param::page_size() as u64;
+        let map_size = env.info().map_size as u64;
+        Ok(Self { file: env.try_clone_inner_file()?, page, map_size, length: 0 })
+    }
+
+    /// Sees to it that the reserve is there; answers whether it is.
+    pub(crate) fn is_there(&mut self, env: &Env, database: Database<'_>, txn: &RwTxn<'_>) -> bool {
+        let used = (env.info().last_page_number as u64 + 1) * self.page;
+        let wanted = (used + RESERVE_PAGES * self.page).min(self.map_size);
+        if wanted <= self.length {
+            return true;
+        }
+        self.length = self.file.metadata().map_or(0, |metadata| metadata.len());
+        if wanted <= self.length {
+            return true;
+        }
+        // More than is needed now, or else just that.
+        let ample = (wanted + RESERVE_PAGES * self.page).min(self.map_size);
+        for length in [ample, wanted] {
+            match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, length) {
+                Ok(()) => {
+                    self.length = length;
+                    return true;
+                }
+                // A file system that makes no promises is used as it is.
+                Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => return true,
+                Err(_) => {}
+            }
+        }
+        // Pages that were used before and are free now do as well.
+        database.stat(txn).is_ok_and(|stat| {
+            let live = stat.branch_pages + stat.leaf_pages + stat.overflow_pages;
+            (live as u64 + 2 * RESERVE_PAGES) * self.page <= self.length
+        })
+    }
 }
 
 /// The one database in it: the locks by name, and a few records whose keys no name can have.

@@ -1,6 +1,7 @@
 //! The stores that this process has open: each directory once, however often it is asked for. LMDB requires it.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
@@ -16,6 +17,7 @@ static OPEN: LazyLock<Mutex<HashMap<Identity, Slot>>> = LazyLock::new(Mutex::def
 
 struct Slot {
     store: Weak<Store>,
+    path: PathBuf,
     /// Disconnected when the store thread has ended.
     ended: Receiver<()>,
 }
@@ -27,20 +29,24 @@ pub(crate) fn open(config: &Config) -> Result<Arc<Store>, OpenError> {
     let identity = directory.identity;
     let already_open = |how| OpenError::AlreadyOpen { directory: path.clone(), how };
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(slot) = open.get(&identity) {
-        match slot.store.upgrade() {
-            Some(store) if store.generation != fork::generation() => {
-                return Err(already_open("since before it was forked: open it only after the fork"));
-            }
-            Some(store) if store.is_shared != config.shared => {
-                return Err(already_open("with another value of the option shared"));
-            }
-            Some(store) => return Ok(store),
-            None => {
-                if let Err(RecvTimeoutError::Timeout) = slot.ended.recv_timeout(config.timeout) {
-                    return Err(already_open("and could not be closed yet"));
-                }
-            }
+    match open.get(&identity).and_then(|slot| slot.store.upgrade()) {
+        Some(store) if store.generation != fork::generation() => {
+            return Err(already_open("since before it was forked: open it only after the fork"));
+        }
+        Some(store) if store.is_shared != config.shared => {
+            return Err(already_open("with another value of the option shared"));
+        }
+        Some(store) => return Ok(store),
+        None => {}
+    }
+    // By path too: LMDB knows no better, also when the directory was deleted and made again.
+    for (other, slot) in open.iter().filter(|(other, slot)| **other == identity || slot.path == path) {
+        let is_closing = slot.store.strong_count() == 0;
+        if !is_closing || slot.ended.recv_timeout(config.timeout) == Err(RecvTimeoutError::Timeout) {
+            debug_assert!(is_closing || *other != identity, "an open store was found above");
+            return Err(already_open(
+                "as it was before it was deleted, or could not be closed yet: close it first",
+            ));
         }
     }
     open.retain(|_, slot| slot.store.strong_count() > 0);
@@ -72,6 +78,6 @@ pub(crate) fn open(config: &Config) -> Result<Arc<Store>, OpenError> {
         generation: fork::generation(),
         under_way: AtomicUsize::new(0),
     });
-    open.insert(identity, Slot { store: Arc::downgrade(&store), ended });
+    open.insert(identity, Slot { store: Arc::downgrade(&store), path: store.directory.clone(), ended });
     Ok(store)
 }

@@ -14,7 +14,7 @@ use tenure_core::{Answer, ClaimId, LockName, StoreError, Trail};
 use crate::batch::{Batch, CommitError, Told};
 use crate::config::Config;
 use crate::directory::{Company, Directory, Identity};
-use crate::environment::{self, Database, Env};
+use crate::environment::{self, Database, Env, Reserve};
 use crate::error::{OpenError, refused};
 use crate::header::{Found, Header, LAYOUT, Place};
 use crate::listeners::Listeners;
@@ -185,6 +185,7 @@ struct Server<'e> {
     env: &'e Env,
     database: Database<'e>,
     rules: Rules,
+    reserve: Reserve,
     data: Identity,
     data_path: std::path::PathBuf,
     url: String,
@@ -224,6 +225,7 @@ impl<'e> Server<'e> {
             env,
             database,
             rules: config.rules,
+            reserve: Reserve::new(env).map_err(|error| open_error(directory, error))?,
             data,
             data_path,
             url: format!("file:{}", directory.path.display()),
@@ -305,8 +307,10 @@ impl<'e> Server<'e> {
         let txn = self.env.write_txn().map_err(refuse)?;
         // Inside the transaction, so that the answer holds for all of it, give or take the deletion of a directory.
         let is_gone = Identity::at(&self.data_path).ok() != Some(self.data);
+        let may_grow = self.reserve.is_there(self.env, self.database, &txn);
         let mut batch =
             Batch::begin(txn, self.database, self.rules, &mut self.watch, is_gone).map_err(refuse)?;
+        batch.may_grow = may_grow;
         let floor = batch.token_floor();
         if floor >= self.token_ceiling && !is_gone {
             self.token_ceiling = raise_ceiling(self.directory, &self.place, floor);
