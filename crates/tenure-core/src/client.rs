@@ -214,7 +214,8 @@ impl Locks {
     }
 
     /// Ends the client: waiting acquires answer [`Error::Closed`], held leases end as lost ([`Why::Closed`]) and are
-    /// released, and all clean-up is waited for, at most for `within`.
+    /// released, and all clean-up is waited for, at most for `within`. An acquire that is neither polled nor dropped
+    /// cannot leave: it is waited for in vain.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if something could not be released in time; it is left to expire.
@@ -311,21 +312,28 @@ impl Shared {
         self.spawn_clean_up(finish(self.clone(), claim, trail, None));
     }
 
+    pub(crate) fn ticket(self: &Arc<Self>) -> Ticket {
+        self.clean_ups.fetch_add(1, Ordering::SeqCst);
+        Ticket(self.clone())
+    }
+
     /// Runs a task that [`Locks::close`] waits for, also if it ends in a panic or with the runtime.
     pub(crate) fn spawn_clean_up(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
-        struct Ticket(Arc<Shared>);
-        impl Drop for Ticket {
-            fn drop(&mut self) {
-                self.0.clean_ups.fetch_sub(1, Ordering::SeqCst);
-                self.0.clean_up_done.notify_waiters();
-            }
-        }
-        self.clean_ups.fetch_add(1, Ordering::SeqCst);
-        let ticket = Ticket(self.clone());
+        let ticket = self.ticket();
         self.runtime.spawn(async move {
             let _ticket = ticket;
             task.await;
         });
+    }
+}
+
+/// While one exists, [`Locks::close`] waits: somebody has yet to see to a claim.
+pub(crate) struct Ticket(Arc<Shared>);
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.0.clean_ups.fetch_sub(1, Ordering::SeqCst);
+        self.0.clean_up_done.notify_waiters();
     }
 }
 

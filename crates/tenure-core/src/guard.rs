@@ -29,9 +29,12 @@ pub struct Guard {
 
 impl Guard {
     /// Takes over a grant; gives `pending` back if the grant is worth nothing any more.
-    pub(crate) fn new(pending: Pending, grant: Grant) -> Result<Self, Pending> {
+    pub(crate) fn new(mut pending: Pending, grant: Grant) -> Result<Self, Pending> {
         match Hold::begin(&pending.shared, pending.claim.clone(), grant, pending.trail()) {
-            Some(hold) => Ok(Self { lease: Lease { hold }, pending: Some(pending) }),
+            Some(hold) => {
+                pending.kept();
+                Ok(Self { lease: Lease { hold }, pending: Some(pending) })
+            }
             None => Err(pending),
         }
     }
@@ -93,6 +96,7 @@ impl Guard {
     /// Why it was lost, if it was: the keeper has seen to the store then.
     pub(crate) fn end(&mut self) -> Result<Pending, Why> {
         let mut pending = self.pending.take().expect("a guard is ended once");
+        pending.not_kept();
         match self.lease.hold.give_back() {
             Ok(()) => Ok(pending),
             Err(why) => {

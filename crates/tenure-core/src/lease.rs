@@ -312,6 +312,8 @@ impl Hold {
 
     /// Declares the lease lost. Core also releases it: whatever the store still knows of it must go.
     pub(crate) fn lose(&self, why: Why) {
+        // From before it is forgotten until its clean-up is under way.
+        let _ticket = self.client.upgrade().map(|shared| shared.ticket());
         if self.end(End::Lost(why.clone())) {
             tracing::warn!(lock = %self.claim.name, token = %self.token, %why, "lease lost");
             if let Some(shared) = self.client.upgrade() {

@@ -12,7 +12,7 @@ use tracing::Instrument;
 
 use crate::backend::{Answer, Attempt, BoxFuture, Line, Released, StoreError, Trail};
 use crate::claim::Claim;
-use crate::client::Shared;
+use crate::client::{Shared, Ticket};
 use crate::clock::sleep_until;
 
 /// How long an abandoned request is waited for.
@@ -26,11 +26,25 @@ pub(crate) struct Pending {
     may_be_stored: bool,
     /// A mutex that is never locked, only owned: it lets a guard be shared between threads, though a request is not.
     in_flight: Mutex<Option<BoxFuture<'static, Answer<Attempt>>>>,
+    /// Makes [`Locks::close`](crate::Locks::close) wait, except while a keeper knows the claim. Dropped last: the
+    /// clean-up is under way by then.
+    ticket: Option<Ticket>,
 }
 
 impl Pending {
     pub(crate) fn new(shared: Arc<Shared>, claim: Arc<Claim>) -> Self {
-        Self { shared, claim, trail: Trail::Clean, may_be_stored: false, in_flight: Mutex::new(None) }
+        let ticket = Some(shared.ticket());
+        Self { shared, claim, trail: Trail::Clean, may_be_stored: false, in_flight: Mutex::new(None), ticket }
+    }
+
+    /// The keeper knows the claim from now on.
+    pub(crate) fn kept(&mut self) {
+        self.ticket = None;
+    }
+
+    /// The keeper is about to forget the claim.
+    pub(crate) fn not_kept(&mut self) {
+        self.ticket = Some(self.shared.ticket());
     }
 
     pub(crate) const fn trail(&self) -> Trail {
