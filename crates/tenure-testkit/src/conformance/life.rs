@@ -114,6 +114,7 @@ pub(super) async fn a_closed_client_leaves_nothing(subject: Arc<dyn Subject>) {
         until(SLACK, "it stands in line", stands).await;
     }
     b.close(SLACK).await.expect("cleaned up");
+    assert_eq!(a.inspect("closed/other").await.expect("the store answers").waiters, [], "left the line");
     let waited = within(SLACK, "the waiter", waiting).await.expect("no panic");
     assert!(matches!(waited, Err(Error::Closed)), "{waited:?}");
     for guard in &held {
@@ -122,7 +123,5 @@ pub(super) async fn a_closed_client_leaves_nothing(subject: Arc<dyn Subject>) {
     assert!(matches!(b.lock("closed/more").acquire().await, Err(Error::Closed)));
     assert!(other.is_held());
     other.release().await.expect("held all along");
-    // Again: the waiter may have left only after the first close looked.
-    b.close(SLACK).await.expect("cleaned up");
     nothing_is_left(&*subject).await;
 }
