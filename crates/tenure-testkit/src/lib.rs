@@ -1,6 +1,6 @@
 //! The conformance suite of tenure: what every store must do, as tests that can fail.
 //!
-//! Owns the suite ([`conformance`]), the faults to put through the trait ([`wrappers`]), the checker of recorded grants
+//! Owns the suite ([`conformance`](mod@conformance)), the faults to put through the trait ([`wrappers`]), the checker of recorded grants
 //! ([`history`]), and the broken backends that prove the suite can fail ([`known_bad`]). Knows no store but memory: a
 //! store's crate implements [`Subject`] and writes one line.
 //!
