@@ -80,6 +80,11 @@ impl<'t> Batch<'t> {
         self.now().token_floor
     }
 
+    /// Whether no token was ever given out here.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.stored_token == 0
+    }
+
     /// No token at or below this was given out before.
     pub(crate) fn raise_token(&mut self, to: u64) {
         self.last_token = self.last_token.max(to);

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
@@ -19,6 +19,8 @@ use crate::directory::Directory;
 use crate::fork::Guarded;
 
 const PREFIX: &str = "live-";
+/// A file that is not locked yet goes by this name: nobody may take it for a dead process's.
+const PREFIX_UNLOCKED: &str = "new-";
 
 fn path_of(directory: &Path, owner: Owner) -> PathBuf {
     directory.join(format!("{PREFIX}{:016x}", owner.0))
@@ -35,28 +37,21 @@ pub(crate) struct Liveness {
 
 impl Liveness {
     pub(crate) fn begin(directory: &Directory) -> io::Result<Self> {
-        loop {
-            let mut bytes = [0; 8];
-            SystemEntropy.fill(&mut bytes);
-            let owner = Owner(u64::from_le_bytes(bytes));
-            let path = path_of(&directory.path, owner);
-            let created =
-                OpenOptions::new().write(true).create_new(true).mode(directory.file_mode).open(&path);
-            let mut file = match created {
-                Ok(file) => file,
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
-                Err(error) => return Err(error),
-            };
-            rustix::fs::fchmod(&file, directory.file_mode.into())?;
-            // Kept from forked children before there is a lock to carry.
-            let guard = Guarded::new(file.as_fd())?;
-            let is_locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
-            // A sweeper may have taken the unlocked file for a dead process's: then this one is spoiled.
-            if is_locked && file.metadata()?.nlink() > 0 {
-                let _ = writeln!(file, "pid {}", std::process::id());
-                return Ok(Self { owner, path, _guard: guard, file });
-            }
-        }
+        let mut bytes = [0; 8];
+        SystemEntropy.fill(&mut bytes);
+        let owner = Owner(u64::from_le_bytes(bytes));
+        let unlocked = directory.path.join(format!("{PREFIX_UNLOCKED}{:016x}", owner.0));
+        let mut file =
+            OpenOptions::new().write(true).create_new(true).mode(directory.file_mode).open(&unlocked)?;
+        rustix::fs::fchmod(&file, directory.file_mode.into())?;
+        // For people who look into the directory; the number may mean somebody else by then.
+        let _ = writeln!(file, "pid {}", std::process::id());
+        // Kept from forked children before there is a lock to carry.
+        let guard = Guarded::new(file.as_fd())?;
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        let path = path_of(&directory.path, owner);
+        fs::rename(&unlocked, &path)?;
+        Ok(Self { owner, path, _guard: guard, file })
     }
 
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
@@ -143,8 +138,77 @@ impl Watch {
     }
 }
 
+/// Removes what processes left that died before they were anybody. To be called by who is alone.
+pub(crate) fn clear(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(PREFIX_UNLOCKED) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
 fn open(path: &Path) -> io::Result<File> {
     use rustix::fs::{Mode, OFlags};
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    /// A sweeper that came between the making of the file and its locking took the process for dead, for good: its
+    /// claims were given to others while it held them.
+    #[test]
+    fn nobody_is_taken_for_dead_while_being_born() {
+        let outer = tempfile::tempdir().unwrap();
+        let directory = Directory::prepare(&Config::at(outer.path().join("locks"))).unwrap();
+        let path = directory.path.clone();
+        let (done, passes, buried) = (AtomicBool::new(false), AtomicUsize::new(0), Mutex::new(Vec::new()));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::SeqCst) {
+                    let dead = Watch::new(&path, Owner(0)).dead();
+                    buried.lock().unwrap().extend(dead);
+                    passes.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+            for _ in 0..1000 {
+                let born = Liveness::begin(&directory).unwrap();
+                let pass = passes.load(Ordering::SeqCst);
+                while passes.load(Ordering::SeqCst) < pass + 2 {
+                    std::thread::yield_now();
+                }
+                let is_buried = buried.lock().unwrap().contains(&born.owner);
+                born.remove();
+                if is_buried {
+                    done.store(true, Ordering::SeqCst);
+                    panic!("the living were taken for dead");
+                }
+            }
+            done.store(true, Ordering::SeqCst);
+        });
+    }
+
+    #[test]
+    fn the_dead_are_known_by_their_lock_and_the_missing_are_left_alone() {
+        let outer = tempfile::tempdir().unwrap();
+        let directory = Directory::prepare(&Config::at(outer.path().join("locks"))).unwrap();
+        let mut watch = Watch::new(&directory.path, Owner(0));
+        let (lives, dies, lost) =
+            (Liveness::begin(&directory).unwrap(), Liveness::begin(&directory).unwrap(), Owner(7));
+        let dead = dies.owner;
+        assert!(!watch.is_dead(dead));
+        drop(dies);
+        assert!(watch.is_dead(dead));
+        assert!(!watch.is_dead(lives.owner));
+        assert!(!watch.is_dead(lost), "a missing file says nothing");
+        assert_eq!(watch.dead(), [dead]);
+        watch.bury(dead);
+        assert_eq!(watch.dead(), []);
+        assert!(watch.is_dead(dead), "the dead stay dead");
+    }
 }

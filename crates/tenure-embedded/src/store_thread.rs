@@ -18,7 +18,7 @@ use crate::environment::{self, Database, Env, Reserve};
 use crate::error::{OpenError, refused};
 use crate::header::{Found, Header, LAYOUT, Place};
 use crate::listeners::Listeners;
-use crate::liveness::{Liveness, Watch};
+use crate::liveness::{self, Liveness, Watch};
 use crate::store::Inbox;
 use crate::wake::{News, Receiver, Sender};
 
@@ -88,10 +88,16 @@ fn open(config: &Config, directory: &Directory) -> Result<(Env, Place), OpenErro
                     what: what_differs(&header.place, &here),
                 });
             }
-            // Whoever was setting it up died, or has not got on yet.
-            (Company::Others, Found::Nothing | Found::Damaged) => {
+            // Whoever was setting it up died, and the next to be alone will do it.
+            (Company::Others, Found::Nothing) => {
                 directory.leave();
                 directory.pause(deadline)?;
+            }
+            (Company::Others, Found::Damaged) => {
+                return Err(OpenError::Damaged {
+                    directory: directory.path.clone(),
+                    problem: "its header cannot be read".into(),
+                });
             }
             (Company::None, found) => {
                 let env = set_up(config, directory, found, &here)?;
@@ -117,12 +123,11 @@ fn set_up(config: &Config, directory: &Directory, found: Found, here: &Place) ->
         environment::discard(directory).map_err(unusable("clear"))?;
     }
     environment::make_files(directory).map_err(unusable("write to"))?;
+    liveness::clear(&directory.path);
     let floor = header.as_ref().map_or(0, |header| header.token_ceiling);
-    let header =
-        Header { place: here.clone(), token_ceiling: floor.max(SystemClock.unix_micros() + CEILING_STEP) };
     let mut is_aside = false;
     let env = loop {
-        match open_and_read(config, directory, if is_current { 0 } else { floor }) {
+        match open_and_read(config, directory, floor) {
             Ok(env) => break env,
             Err(error) if environment::is_damage(&error) && !is_aside => {
                 environment::set_aside(directory).map_err(unusable("put damaged data aside in"))?;
@@ -132,7 +137,11 @@ fn set_up(config: &Config, directory: &Directory, found: Found, here: &Place) ->
             Err(error) => return Err(open_error(directory, error)),
         }
     };
-    header.write(&directory.path, directory.file_mode).map_err(unusable("write the header in"))?;
+    let now = SystemClock.unix_micros();
+    if header.is_none_or(|header| header.place != *here || header.token_ceiling <= now) {
+        let header = Header { place: here.clone(), token_ceiling: floor.max(now + CEILING_STEP) };
+        header.write(&directory.path, directory.file_mode).map_err(unusable("write the header in"))?;
+    }
     Ok(env)
 }
 
@@ -143,7 +152,9 @@ fn open_and_read(config: &Config, directory: &Directory, token_floor: u64) -> he
         let database = environment::database(&env)?;
         let mut watch = Watch::new(&directory.path, Owner(0));
         let mut batch = Batch::begin(env.write_txn()?, database, config.rules, &mut watch, false)?;
-        batch.raise_token(token_floor);
+        if batch.is_fresh() {
+            batch.raise_token(token_floor);
+        }
         batch.tidy_all()?;
         match batch.commit() {
             Ok(_) => {}
@@ -388,4 +399,91 @@ fn raise_ceiling(directory: &Directory, place: &Place, floor: u64) -> u64 {
         );
     }
     header.token_ceiling
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Embedded;
+    use tenure_core::{Locks, RefusalKind};
+
+    fn header(directory: &std::path::Path) -> Header {
+        match Header::read(directory).unwrap() {
+            Found::Header(header) => header,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn leases_of_an_earlier_boot_are_void_and_tokens_go_on() {
+        let outer = tempfile::tempdir().unwrap();
+        let directory = outer.path().join("locks");
+        let locks = Locks::new(Embedded::open(Config::at(&directory)).unwrap());
+        let detached = locks.lock("x").acquire().await.unwrap().detach().await.unwrap();
+        drop(locks);
+        let locks = Locks::new(Embedded::open(Config::at(&directory)).unwrap());
+        assert!(locks.lock("x").try_acquire().await.unwrap().is_none(), "the same boot keeps it");
+        drop(locks);
+        // The machine comes back with a clock that is wrong by an hour.
+        let mut earlier = header(&directory);
+        assert!(earlier.token_ceiling > detached.token().get());
+        earlier.place.boot = "another".into();
+        earlier.token_ceiling += 3_600_000_000;
+        earlier.write(&directory, 0o600).unwrap();
+        let locks = Locks::new(Embedded::open(Config::at(&directory)).unwrap());
+        let guard = locks.lock("x").try_acquire().await.unwrap().expect("void");
+        assert!(guard.token().get() > earlier.token_ceiling);
+        assert!(header(&directory).token_ceiling > guard.token().get(), "on record before it was given out");
+    }
+
+    /// The tokens lie in the data, and the data may be lost while the header is not.
+    #[tokio::test]
+    async fn tokens_go_on_when_the_data_is_lost() {
+        let outer = tempfile::tempdir().unwrap();
+        let directory = outer.path().join("locks");
+        drop(Embedded::open(Config::at(&directory)).unwrap());
+        let mut ahead = header(&directory);
+        ahead.token_ceiling += 3_600_000_000;
+        ahead.write(&directory, 0o600).unwrap();
+        for harm in ["nothing", "garbage"] {
+            match harm {
+                "nothing" => std::fs::remove_file(directory.join("data.mdb")).unwrap(),
+                _ => std::fs::write(directory.join("data.mdb"), vec![0xa5; 40_000]).unwrap(),
+            }
+            let locks = Locks::new(Embedded::open(Config::at(&directory)).unwrap());
+            let guard = locks.lock("x").acquire().await.unwrap();
+            assert!(guard.token().get() > ahead.token_ceiling, "{harm}");
+            guard.release().await.unwrap();
+        }
+    }
+
+    #[test]
+    fn strangers_are_refused_while_anyone_is_inside_and_taken_over_from_after() {
+        let outer = tempfile::tempdir().unwrap();
+        let path = outer.path().join("locks");
+        drop(Embedded::open(Config::at(&path)).unwrap());
+        let config = Config::at(&path);
+        let soon = SystemClock.now() + std::time::Duration::from_secs(2);
+        for (field, what) in [("machine", "machine"), ("boot", "boot"), ("processes", "container")] {
+            // Somebody inside, from elsewhere.
+            let inside = Directory::prepare(&config).unwrap();
+            while inside.enter(soon).unwrap() == Company::Others {
+                inside.leave();
+            }
+            let mut header = header(&path);
+            match field {
+                "machine" => header.place.machine = "elsewhere".into(),
+                "boot" => header.place.boot = "elsewhere".into(),
+                _ => header.place.processes = "elsewhere".into(),
+            }
+            header.write(&path, 0o600).unwrap();
+            inside.settle(soon).unwrap();
+            let refused = Embedded::open(config.clone()).map(|_| ()).unwrap_err();
+            assert!(matches!(refused, OpenError::Foreign { .. }), "{refused}");
+            assert!(refused.to_string().contains(what), "{refused}");
+            assert_eq!(refused.kind(), RefusalKind::Configuration);
+            drop(inside);
+            drop(Embedded::open(config.clone()).unwrap());
+        }
+    }
 }
