@@ -266,7 +266,11 @@ impl Queue {
         held.expires = held.expires.max(now.after(claim.ttl.get()));
         let answer = Attempted::Granted { token: FencingToken::new(held.token), ttl: claim.ttl.get() };
         self.bury(now, rules, predecessor, None);
-        Ok(Step { answer, notices: Vec::new() })
+        // Should it have waited: nobody both holds and waits, and the line may move without it.
+        let mut notices = Vec::new();
+        self.line.retain(|w| w.who.id != claim.id);
+        self.serve(now, rules, None, &mut notices);
+        Ok(Step { answer, notices })
     }
 
     /// Renews a claim: see [`Backend::renew`](crate::Backend::renew).

@@ -115,7 +115,7 @@ pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
 }
 
-fn mode_text(mode: Mode, line: Line) -> String {
+pub(crate) fn mode_text(mode: Mode, line: Line) -> String {
     let text = match mode {
         Mode::Exclusive => "x".into(),
         Mode::Shared => "s".into(),

@@ -21,6 +21,8 @@
 mod backend;
 mod config;
 mod dating;
+#[cfg(test)]
+mod differential;
 mod error;
 mod keys;
 mod native;

@@ -16,7 +16,7 @@ use tenure_core::{
 };
 
 use crate::backend::{Inner, millis, value_of};
-use crate::reply::{garbled, text, unsigned, who};
+use crate::reply::{EVICTED, garbled, text, unsigned, who};
 use crate::server::Native;
 
 /// How often a waiter looks, about.
@@ -185,7 +185,9 @@ pub(crate) async fn evict(
         .ask(|_| match (eviction.force, commands) {
             (true, Native::Valkey) => words(&["DELIFEQ", keys.main(), &value]),
             (true, Native::Redis) => words(&["DELEX", keys.main(), "IFEQ", &value]),
-            (false, _) => words(&["SET", keys.main(), &format!("!{value}"), "IFEQ", &value, "KEEPTTL"]),
+            (false, _) => {
+                words(&["SET", keys.main(), &format!("{EVICTED}{value}"), "IFEQ", &value, "KEEPTTL"])
+            }
         })
         .await?;
     Ok(u32::from(matches!(reply.value, Value::Okay | Value::Int(1))))

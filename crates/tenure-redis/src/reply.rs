@@ -10,6 +10,9 @@ use tenure_core::{
 
 use crate::error;
 
+/// What stands before the value of a holder that was evicted. No label contains a line break.
+pub(crate) const EVICTED: &str = "evicted\n";
+
 /// The answers of a script to each of its items, and the store's time in µs; zero if it did not look.
 pub(crate) struct Answers {
     pub(crate) store_micros: u64,
@@ -126,7 +129,7 @@ fn holder(fields: &[Value]) -> Option<Holder> {
 /// Whose value this is: label, fingerprint, whether it was evicted. A value that is not ours is somebody's secret:
 /// nothing of it is shown.
 pub(crate) fn who(value: &str) -> (Label, String, bool) {
-    let (own, evicted) = match value.strip_prefix('!') {
+    let (own, evicted) = match value.strip_prefix(EVICTED) {
         Some(own) if parts(own).is_some() => (own, true),
         _ => (value, false),
     };
@@ -277,8 +280,8 @@ mod tests {
         let (label, fingerprint, evicted) = who("5f2c1e7d-secret");
         assert!(!label.as_str().contains("secret") && !fingerprint.contains("secret") && !evicted);
         let id = ClaimId::from_bytes([9; 16]);
-        let (label, fingerprint, evicted) = who(&format!("!host#1/2/app#{}", id.to_hex()));
-        assert_eq!((label.as_str(), evicted), ("host#1/2/app", true));
+        let (label, fingerprint, evicted) = who(&format!("{EVICTED}!host#1/2/app#{}", id.to_hex()));
+        assert_eq!((label.as_str(), evicted), ("!host#1/2/app", true));
         assert_eq!(fingerprint, id.fingerprint());
     }
 }

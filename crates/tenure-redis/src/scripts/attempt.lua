@@ -121,7 +121,7 @@ local function show_holder(busy)
   local claim = id and claim_of(id)
   if claim then
     local mode = claim.mode == 'p' and 'p:' .. claim.n .. ':' .. claim.of or claim.mode
-    busy[4], busy[5] = (claim.said and '!' or '') .. claim.label .. '#' .. id, claim.expires - now
+    busy[4], busy[5] = (claim.said and MARK or '') .. claim.label .. '#' .. id, claim.expires - now
     busy[6], busy[7], busy[8], busy[9] = claim.number, mode, now - claim.time, claim.reason
   end
 end
@@ -132,12 +132,15 @@ local function succeed(before, id, value, kind, n, of, ttl, label, reason)
   local token
   if held and string.sub(held, -32) == before and last.id == before and last.mode == kind and not last.said then
     token = last.token
+    forget(id)
+    held = value
     redis.call('SET', main, value, 'PXAT', now + math.max(ttl, redis.call('PTTL', main)))
     write_fence(token, string.format('\n%s\n%s\n%.0f\n%s\n%s', id, kind, last.since, channel, reason))
   elseif known and known.kind == 'h' and not known.said and known.mode == kind and known.n == n and known.of == of then
     token = known.number
-    forget(before)
+    redis.call('HDEL', c, before)
     redis.call('ZREM', s, before)
+    forget(id)
     known.channel, known.label, known.reason = channel, label, reason
     known.expires = math.max(known.expires, now + ttl)
     write_claim(id, known)
@@ -149,6 +152,7 @@ local function succeed(before, id, value, kind, n, of, ttl, label, reason)
     return {'R', 'ended', ''}
   end
   bury(before, now + @TOMBSTONE_MS@)
+  serve()
   return token
 end
 
@@ -162,7 +166,7 @@ local function attempt(value, mode, ttl, reason)
   if grave(id) then
     return {'R', 'ended', ''}
   end
-  if held == '!' .. value then
+  if held == MARK .. value then
     return {'R', 'ended', ''}
   end
   if held == value then

@@ -28,14 +28,14 @@ local function evict(token, force, reason)
   local evicted = 0
   look()
   local last = fence()
-  local is_marked = held and string.sub(held, 1, 1) == '!' and last.said
+  local is_marked = held and string.sub(held, 1, #MARK) == MARK
   local id = held and string.sub(held, -32)
   if held and (token == 0 or (last.id == id and last.token == token)) then
     evicted = 1
     if force then
       redis.call('DEL', main)
     elseif not is_marked then
-      redis.call('SET', main, '!' .. held, 'KEEPTTL')
+      redis.call('SET', main, MARK .. held, 'KEEPTTL')
     end
     if last.id == id then
       if not is_marked then

@@ -2,7 +2,7 @@
 --
 -- Expects `now_us` and `now` (ms) to be read from TIME, `run_id` and `floor` to be set, and the seven keys as locals.
 --
--- main  label#id of the one holder that holds alone; '!' before it: evicted, and waiting to expire. Expires with it.
+-- main  label#id of the one holder that holds alone; MARK before it: evicted, and waiting to expire. Expires with it.
 -- :c    hash by id of those in :s and :q, one field a line: kind, expires (ms), number, time, mode, n, of, channel,
 --       label, reason; if it was evicted, '!' and what was said. Kind w waits: number is its place, time its ttl. Kind k: the same, passed over because nobody
 --       listened, not in :q. Kind h holds: number is its token, time since when (ms); it expires as :s says.
@@ -14,6 +14,9 @@
 -- :d    id of the claim that settled, a line break, the outcome. Expires with it.
 --
 -- What expires at ms x is alive at x and dead at x + 1, as Redis' own keys are.
+
+-- No label contains a line break.
+local MARK = 'evicted\n'
 
 local held, fence_record, last_token, taken
 -- Channels that nobody listens to, found out in this run.

@@ -38,7 +38,7 @@ local function release(value, trail)
   local id, answer = string.sub(value, -32), 'A'
   look()
   local known = claim_of(id)
-  if held == value or held == '!' .. value then
+  if held == value or held == MARK .. value then
     redis.call('DEL', main)
     held, answer = false, 'H'
   elseif known and known.kind == 'h' then

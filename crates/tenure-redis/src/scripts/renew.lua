@@ -6,8 +6,9 @@
 -- Reply {store µs, answer...}, or {store µs, 'L'} for all of them if the request came too late
 --       answer: 1 renewed · 0 gone · {'V', reason} evicted · {'E', error}
 --
--- A claim that holds lives for its ttl from now, or longer if it did already. A claim that does not hold, or that was
--- evicted, is lost; the line of its lock is served then, for its holder may be dead.
+-- A claim that holds lives for its ttl from now, or longer if it did already. If it does not hold alone, the line is
+-- served first: its turn may have come, and another's, for some holder may be dead. A claim that does not hold then,
+-- or that was evicted, is lost.
 
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
@@ -28,22 +29,26 @@ local function renew(value, ttl)
   end
   local id = string.sub(value, -32)
   look()
+  serve()
   local known = claim_of(id)
   local _, said = grave(id)
-  if held == '!' .. value and fence().id == id then
+  if held == MARK .. value and fence().id == id then
     said = fence().said
   elseif known then
     said = known.said
   end
-  local answer = 0
   if said then
-    answer = {'V', said}
-  elseif known and known.kind == 'h' then
-    prolong(id, known, ttl)
-    answer = 1
+    return {'V', said}
   end
-  serve()
-  return answer
+  if held == value then
+    extend(main, now + ttl)
+    return 1
+  end
+  if known and known.kind == 'h' then
+    prolong(id, known, ttl)
+    return 1
+  end
+  return 0
 end
 
 local replies = {now_us}

@@ -22,13 +22,13 @@ local main, c, t, f, s, q, d
 local function settle(value, outcome, keep)
   local id = string.sub(value, -32)
   look()
+  serve()
   local record = redis.call('GET', d)
   if record and string.sub(record, 1, 32) == id then
     return 1
   end
   local last = fence()
   if held ~= value or (last.id == id and last.mode ~= 'o') then
-    serve()
     return 0
   end
   redis.call('DEL', main)
