@@ -4,12 +4,12 @@ mod common;
 
 use std::fs;
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use common::{Actor, listen, ms, open, role, run, say, scratch, secs, timed};
 use rustix::process::Signal;
 use tenure_core::clock::{Clock as _, SystemClock};
-use tenure_core::{Entropy as _, SystemEntropy};
+use tenure_core::{Entropy as _, Locks, SystemEntropy};
 use tenure_embedded::{Config, Embedded};
 
 /// Not a test by itself: what the other processes of these tests do.
@@ -45,7 +45,7 @@ fn role_play() {
             }
             "guarded" => {
                 let store = Embedded::open(Config::at(&directory)).unwrap();
-                let locks = tenure_core::Locks::new(store.clone());
+                let locks = Locks::new(store.clone());
                 let _guard = locks.lock("x").ttl(secs(60)).acquire().await.unwrap();
                 let mut guardian = start_guardian(&store);
                 say(guardian.id());
@@ -234,35 +234,34 @@ async fn hammer(directory: &Path) {
     let locks = open(directory);
     say("ready");
     let ground = directory.parent().unwrap().to_path_buf();
-    let tasks = (0..4).map(|_| {
-        let (locks, ground) = (locks.clone(), ground.clone());
-        tokio::spawn(async move {
-            loop {
-                let mut dice = [0; 2];
-                SystemEntropy.fill(&mut dice);
-                let name = NAMES[usize::from(dice[0]) % 3];
-                let guard = locks.lock(name).ttl(secs(60)).acquire().await.unwrap();
-                let token = guard.token().get();
-                let path = ground.join(format!("resource-{name}"));
-                let before = last_token(&path);
-                if token <= before {
-                    violation(&ground, &format!("{name}: token {token} after {before}"));
-                }
-                fs::write(&path, token.to_le_bytes()).unwrap();
-                for _ in 0..dice[1] % 8 {
-                    std::hint::spin_loop();
-                    tokio::task::yield_now().await;
-                }
-                let after = last_token(&path);
-                if after != token {
-                    violation(&ground, &format!("{name}: {after} came in while {token} held"));
-                }
-                guard.release().await.unwrap();
-            }
-        })
-    });
-    for task in tasks.collect::<Vec<_>>() {
+    let tasks: Vec<_> = (0..4).map(|_| tokio::spawn(hammer_on(locks.clone(), ground.clone()))).collect();
+    for task in tasks {
         task.await.unwrap();
+    }
+}
+
+async fn hammer_on(locks: Locks, ground: PathBuf) {
+    loop {
+        let mut dice = [0; 2];
+        SystemEntropy.fill(&mut dice);
+        let name = NAMES[usize::from(dice[0]) % 3];
+        let guard = locks.lock(name).ttl(secs(60)).acquire().await.unwrap();
+        let token = guard.token().get();
+        let path = ground.join(format!("resource-{name}"));
+        let before = last_token(&path);
+        if token <= before {
+            violation(&ground, &format!("{name}: token {token} after {before}"));
+        }
+        fs::write(&path, token.to_le_bytes()).unwrap();
+        for _ in 0..dice[1] % 8 {
+            std::hint::spin_loop();
+            tokio::task::yield_now().await;
+        }
+        let after = last_token(&path);
+        if after != token {
+            violation(&ground, &format!("{name}: {after} came in while {token} held"));
+        }
+        guard.release().await.unwrap();
     }
 }
 
@@ -344,7 +343,7 @@ fn a_stopped_writer_is_told_of_in_time() {
     run(async {
         let mut config = Config::at(&directory);
         config.timeout = ms(300);
-        let locks = tenure_core::Locks::new(Embedded::open(config).unwrap());
+        let locks = Locks::new(Embedded::open(config).unwrap());
         for is_killed in [false, true] {
             let mut writer = Actor::start("writer", &directory);
             assert_eq!(writer.hear(), "inside");
