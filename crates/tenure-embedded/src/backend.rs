@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tenure_core::clock::{Clock as _, SystemClock};
 use tenure_core::queue::{Attempted, Notice, Step};
 use tenure_core::{
-    Answer, Attempt, Backend, BootInstant, BoxFuture, Busy, Capabilities, Claim, Eviction, Fence,
+    Answer, Attempt, Backend, BootInstant, BoxFuture, Busy, Capabilities, Claim, Deployment, Eviction, Fence,
     FencingToken, Grant, Line, LockName, LockPage, LockState, Released, Renewal, Settled, Tie, Trail, Wake,
     Why,
 };
@@ -123,7 +123,10 @@ async fn renew(store: &Store, claims: &[Arc<Claim>]) -> Vec<Answer<Renewal>> {
 #[async_trait]
 impl Backend for Embedded {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::full(Fence::ClockFloor, self.store.rules.line_ttl, self.store.rules.first_ttl)
+        let rules = self.store.rules;
+        let mut capabilities = Capabilities::full(Fence::ClockFloor, rules.line_ttl, rules.first_ttl);
+        capabilities.deployment = Deployment::Embedded;
+        capabilities
     }
 
     fn store(&self) -> &str {

@@ -29,6 +29,7 @@ mod config;
 mod directory;
 mod environment;
 mod error;
+mod examine;
 mod fork;
 mod header;
 mod listeners;

@@ -24,6 +24,7 @@ mod dating;
 #[cfg(test)]
 mod differential;
 mod error;
+mod examine;
 mod keys;
 mod native;
 mod pushes;

@@ -129,7 +129,7 @@ fn micros(time: &Value) -> Option<u64> {
     Some(seconds * 1_000_000 + micros)
 }
 
-fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+pub(crate) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     line.map(str::trim)
 }

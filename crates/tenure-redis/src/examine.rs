@@ -1,0 +1,197 @@
+//! What `tenure doctor` finds out about a server: what it is, what it will do to locks, what this user may not do.
+
+use std::time::Duration;
+
+use redis::Cmd;
+use tenure_core::{
+    Answer, Backend, Deployment, Examine, Finding, Severity, StoreError, async_trait, try_a_lock,
+};
+
+use crate::backend::Redis;
+use crate::server::{Means, field};
+
+/// Clocks that differ by more than this make tokens and displayed times misleading.
+const CLOCK_OFFSET_MAX: Duration = Duration::from_secs(1);
+
+#[async_trait]
+impl Examine for Redis {
+    async fn examine(&self) -> Answer<Vec<Finding>> {
+        let info = self.text(&["INFO"]).await;
+        let info_text = info.clone().unwrap_or_default();
+        let mut findings = vec![self.server(&info_text)];
+        if let Err(error) = info {
+            findings.push(Finding::advice(
+                "rights",
+                format!("INFO is forbidden: {error}"),
+                "grant +info: without it pushed grants cannot be dated, and most of this examination is blind",
+            ));
+        }
+        findings.push(self.means());
+        findings.push(try_a_lock(self, &self.inner.supervisor.config.seams).await);
+        findings.extend(self.eviction(&info_text).await);
+        findings.push(self.persistence(&info_text));
+        findings.push(replicas(&info_text));
+        findings.push(self.clock().await);
+        findings.extend(self.room(&info_text).await);
+        findings.push(self.encryption());
+        Ok(findings)
+    }
+}
+
+impl Redis {
+    async fn text(&self, words: &[&str]) -> Answer<String> {
+        let mut command = Cmd::new();
+        for word in words {
+            command.arg(*word);
+        }
+        let reply = self.inner.supervisor.ask(|_| command).await?;
+        redis::from_redis_value(reply.value).map_err(|error| StoreError::unknown(error.to_string()))
+    }
+
+    /// One setting of the server; `None` if this user may not ask, or the server does not have it.
+    async fn setting(&self, name: &str) -> Option<String> {
+        let mut command = Cmd::new();
+        command.arg("CONFIG").arg("GET").arg(name);
+        let reply = self.inner.supervisor.ask(|_| command).await.ok()?;
+        let pairs: std::collections::HashMap<String, String> = redis::from_redis_value(reply.value).ok()?;
+        pairs.get(name).cloned()
+    }
+
+    fn server(&self, info: &str) -> Finding {
+        let name = match (field(info, "valkey_version"), field(info, "redis_version")) {
+            (Some(version), _) => format!("Valkey {version}"),
+            (None, Some(version)) => format!("Redis {version}"),
+            (None, None) => "a server that does not say what it is".into(),
+        };
+        Finding::fine("server", format!("{name} at {}", self.inner.supervisor.config.store()))
+    }
+
+    fn means(&self) -> Finding {
+        match self.inner.means {
+            Means::Scripts => Finding::fine("scripts", "allowed: hand-over in line, all modes"),
+            Means::Native(_) => Finding::advice(
+                "scripts",
+                "forbidden: exclusive locks only, no line, waiters poll",
+                "allow EVAL, EVALSHA and SCRIPT LOAD for this user",
+            ),
+        }
+    }
+
+    async fn eviction(&self, info: &str) -> Vec<Finding> {
+        let policy = match field(info, "maxmemory_policy") {
+            Some(policy) => policy.to_string(),
+            None => match self.setting("maxmemory-policy").await {
+                Some(policy) => policy,
+                None => return Vec::new(),
+            },
+        };
+        let has_limit = field(info, "maxmemory").is_none_or(|limit| limit != "0");
+        vec![match (policy.as_str(), has_limit) {
+            ("noeviction", _) => Finding::fine("eviction policy", "noeviction: held locks stay"),
+            (_, false) => Finding::advice(
+                "eviction policy",
+                format!("{policy}, without a memory limit: nothing is evicted yet"),
+                "set maxmemory-policy noeviction before somebody sets maxmemory",
+            ),
+            _ => Finding::problem(
+                "eviction policy",
+                format!("{policy}: a full server throws held locks away"),
+                "set maxmemory-policy noeviction, or give locks a server of their own",
+            ),
+        }]
+    }
+
+    fn persistence(&self, info: &str) -> Finding {
+        let remedy = "appendonly yes and appendfsync always, if locks must survive a crash of the server; or let the \
+                      resource check tokens";
+        let observed = match (field(info, "aof_enabled"), self.inner.supervisor.config.store()) {
+            (Some("1"), _) if self.capabilities().deployment == Deployment::RedisDurable => {
+                return Finding::fine("persistence", "every change is on disk before it is answered");
+            }
+            (Some("1"), _) => "appendfsync is not always: the last second of locks is lost in a crash",
+            (Some(_), _) => "no append-only file: locks are lost when the server is killed",
+            (None, _) => "unknown: the server does not say",
+        };
+        Finding::advice("persistence", observed, remedy)
+    }
+
+    async fn clock(&self) -> Finding {
+        let clock = &self.inner.clock;
+        let (before, wall) = (clock.now(), clock.unix_micros());
+        let mut time = Cmd::new();
+        time.arg("TIME");
+        let theirs = match self.inner.supervisor.ask(|_| time).await {
+            Ok(reply) => {
+                redis::from_redis_value::<(u64, u64)>(reply.value).map_err(|error| error.to_string())
+            }
+            Err(error) => Err(error.to_string()),
+        };
+        let round_trip = clock.now().saturating_since(before);
+        let (seconds, micros) = match theirs {
+            Ok(time) => time,
+            Err(error) => return Finding::problem("clock", format!("TIME failed: {error}"), "grant +time"),
+        };
+        let theirs = seconds * 1_000_000 + micros;
+        let offset = Duration::from_micros(theirs.abs_diff(wall)).saturating_sub(round_trip);
+        let direction = if theirs > wall { "ahead of" } else { "behind" };
+        if offset > CLOCK_OFFSET_MAX {
+            return Finding::advice(
+                "clock",
+                format!("{offset:.1?} {direction} this machine's"),
+                "run NTP on both: locks do not depend on it, but tokens after a loss of data do",
+            );
+        }
+        Finding::fine("clock", format!("within {CLOCK_OFFSET_MAX:?} of this machine's"))
+    }
+
+    async fn room(&self, info: &str) -> Vec<Finding> {
+        let clients = field(info, "connected_clients").and_then(|n| n.parse::<u64>().ok());
+        let max = match field(info, "maxclients") {
+            Some(max) => Some(max.to_string()),
+            None => self.setting("maxclients").await,
+        };
+        let (Some(clients), Some(max)) = (clients, max.and_then(|max| max.parse::<u64>().ok())) else {
+            return Vec::new();
+        };
+        let observed = format!("{clients} of {max} clients connected");
+        vec![if clients * 10 > max * 8 {
+            Finding::problem("room for clients", observed, "raise maxclients, or find who leaks connections")
+        } else {
+            Finding::fine("room for clients", observed)
+        }]
+    }
+
+    fn encryption(&self) -> Finding {
+        let store = self.inner.supervisor.config.store();
+        let is_local = ["127.", "localhost", "[::1]"].iter().any(|host| store.contains(host));
+        if store.starts_with("rediss:") || store.starts_with("valkeys:") {
+            Finding::fine("encryption", "TLS, with the server's name checked")
+        } else if is_local || store.starts_with("unix:") || store.starts_with("redis+unix:") {
+            Finding::fine("encryption", "none, and the server is on this machine")
+        } else {
+            Finding::advice(
+                "encryption",
+                "none: passwords and claim ids travel readable",
+                "use rediss://, or a network that nobody else is on",
+            )
+        }
+    }
+}
+
+fn replicas(info: &str) -> Finding {
+    match (field(info, "role"), field(info, "connected_slaves")) {
+        (Some("master"), Some("0")) => Finding::fine("replicas", "none"),
+        (Some("master"), Some(count)) => Finding::advice(
+            "replicas",
+            format!("{count}: one that takes over may not know the newest locks"),
+            "let the resource check tokens: they rise through a failover",
+        ),
+        (Some(_), _) => Finding {
+            subject: "replicas",
+            severity: Severity::Problem,
+            observed: "this server is itself a replica".into(),
+            remedy: Some("connect to its primary".into()),
+        },
+        (None, _) => Finding::advice("replicas", "unknown: the server does not say", "grant +info"),
+    }
+}
