@@ -88,16 +88,13 @@ pub(crate) enum Command {
     Completions(Completions),
     /// Print the manual page
     Man,
-    /// The process that watches a command: started by `run`, never by hand
-    #[command(name = "__guardian", hide = true)]
-    Guardian(Guardian),
 }
 
 /// How long a lock lives without renewal.
 #[derive(Debug, Args)]
 pub(crate) struct TtlArg {
     /// How long the lock lives without renewal: what others wait if this machine dies
-    #[arg(long, value_name = "DUR", default_value = "30s", value_parser = ttl)]
+    #[arg(long, value_name = "DUR", default_value = "30s", value_parser = ttl, allow_hyphen_values = true)]
     pub(crate) ttl: Ttl,
 }
 
@@ -105,10 +102,10 @@ pub(crate) struct TtlArg {
 #[derive(Debug, Args)]
 pub(crate) struct WaitArgs {
     /// Wait this long for the lock, then exit 75 [default: for ever]
-    #[arg(long, value_name = "DUR", value_parser = duration, conflicts_with_all = ["seconds", "no_wait"])]
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, conflicts_with_all = ["seconds", "no_wait"])]
     wait: Option<Duration>,
     /// The same in seconds, as flock(1) has it
-    #[arg(short = 'w', value_name = "SECS", id = "seconds", value_parser = seconds, conflicts_with = "no_wait")]
+    #[arg(short = 'w', value_name = "SECS", id = "seconds", value_parser = seconds, allow_hyphen_values = true, conflicts_with = "no_wait")]
     seconds: Option<Duration>,
     /// Do not wait: the same as --wait 0
     #[arg(short = 'n', id = "no_wait")]
@@ -160,7 +157,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "HOW", default_value = "term")]
     pub(crate) on_lost: OnLost,
     /// How long the command has between TERM and KILL [default: 5s, or a quarter of the ttl if that is less]
-    #[arg(long, value_name = "DUR", value_parser = duration)]
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) grace: Option<Duration>,
     /// Exit with this code, not 75, when the lock is busy
     #[arg(short = 'E', value_name = "CODE")]
@@ -259,7 +256,7 @@ pub(crate) struct Renew {
     #[arg(value_parser = name)]
     pub(crate) name: Option<LockName>,
     /// How long it lives from now on [default: as it was acquired]
-    #[arg(long, value_name = "DUR", value_parser = ttl)]
+    #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true)]
     pub(crate) ttl: Option<Ttl>,
     #[command(flatten)]
     pub(crate) claim: ClaimArgs,
@@ -323,8 +320,11 @@ pub(crate) struct Completions {
     pub(crate) shell: clap_complete::Shell,
 }
 
-/// What the guardian must know before there is a grant. Never typed by people.
-#[derive(Debug, Args)]
+/// The first argument of a guardian.
+pub(crate) const GUARDIAN: &str = "__guardian";
+
+/// What the guardian must know before there is a grant. Never typed by people, so it is no command of [`Cli`].
+#[derive(Debug, Parser)]
 pub(crate) struct Guardian {
     /// The process group of the command; its own, in a session of its own, if left out.
     #[arg(long)]

@@ -33,6 +33,12 @@ use exit_code::ExitCode;
 use failure::Outcome;
 
 fn main() {
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().is_some_and(|first| first == cli::GUARDIAN) {
+        // The name of the program is what the parser expects first.
+        let args = cli::Guardian::parse_from(std::iter::once(cli::GUARDIAN.into()).chain(arguments));
+        std::process::exit(guardian::main(&args).number().into());
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -41,9 +47,6 @@ fn main() {
             std::process::exit(if error.use_stderr() { ExitCode::Usage.number().into() } else { 0 });
         }
     };
-    if let Command::Guardian(args) = &cli.command {
-        std::process::exit(guardian::main(args).number().into());
-    }
     log(&cli.global);
     let code = match dispatch(&cli) {
         Ok(code) => code,
@@ -69,7 +72,6 @@ fn dispatch(cli: &Cli) -> Outcome<u8> {
         Command::Evict(args) => commands::evict::run(global, args),
         Command::Completions(args) => commands::completions::run(args),
         Command::Man => commands::man::run(),
-        Command::Guardian(_) => unreachable!("answered before"),
     };
     code.map(ExitCode::number)
 }

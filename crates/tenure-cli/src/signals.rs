@@ -61,28 +61,37 @@ impl Events {
     /// # Cancel safety
     /// No signal is lost.
     pub(crate) async fn next(&self) -> Event {
-        /// `SI_KERNEL`.
-        const FROM_KERNEL: i32 = 0x80;
+        let read = || self.signals.read_signal()?.ok_or_else(|| io::ErrorKind::WouldBlock.into());
         loop {
-            let read = || self.signals.read_signal()?.ok_or_else(|| io::ErrorKind::WouldBlock.into());
             let Ok(info) = self.readable.read(read).await else {
                 // It was readable once and is ours alone: this cannot be. Signals are then as if they never came.
                 return std::future::pending().await;
             };
-            let number = i32::try_from(info.ssi_signo).unwrap_or_default();
-            if let Ok(signal) = Signal::try_from(number) {
-                return Event { signal, is_from_terminal: info.ssi_code == FROM_KERNEL };
+            if let Some(event) = event(&info) {
+                return event;
             }
         }
     }
+
+    /// A signal that came already.
+    pub(crate) fn pending(&self) -> Option<Event> {
+        event(&self.signals.read_signal().ok()??)
+    }
+}
+
+fn event(info: &nix::sys::signalfd::siginfo) -> Option<Event> {
+    /// `SI_KERNEL`.
+    const FROM_KERNEL: i32 = 0x80;
+    let signal = Signal::try_from(i32::try_from(info.ssi_signo).ok()?).ok()?;
+    Some(Event { signal, is_from_terminal: info.ssi_code == FROM_KERNEL })
 }
 
 /// Does to this process what `signal` does by default: stops or ends it. Returns when it is continued.
 pub(crate) fn take_default_action(signal: Signal) {
     let alone = SigSet::from(signal);
-    // Raised while unblocked for this thread only, so it takes effect here and now. None of this can fail for a
-    // signal that exists.
-    let _ = alone.thread_unblock();
+    // Raised first and let through then, together with one that may be waiting already: to be continued clears them
+    // both. The other way round, Ctrl-Z would stop us twice. None of this can fail for a signal that exists.
     let _ = nix::sys::signal::raise(signal);
+    let _ = alone.thread_unblock();
     let _ = alone.thread_block();
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use tenure::{Connected, Locks, StoreUrl};
+use tenure::{Connected, LockName, Locks, StoreUrl};
 
 use crate::cli::Global;
 use crate::exit_code::ExitCode;
@@ -24,21 +24,27 @@ pub(crate) struct Store {
 
 impl Store {
     pub(crate) async fn open(global: &Global) -> Outcome<Self> {
+        // Everything that can be wrong without the store is looked at before the store is touched.
+        let namespace = match &global.namespace {
+            Some(namespace) => Some(namespace.clone()),
+            None => variable(NAMESPACE)?,
+        };
+        if let Some(Err(invalid)) = namespace.as_ref().map(LockName::new) {
+            return Err(Failure::new(
+                ExitCode::Usage,
+                format!("the namespace is refused as a name: {invalid}"),
+            ));
+        }
         let url = url(global)?;
         let connected = Connected::to(&url).await;
         let connected = connected.map_err(|error| {
             Failure::from_error(&error, &url.to_string()).hint("--store or $TENURE_STORE names another store")
         })?;
-        let namespace = match &global.namespace {
-            Some(namespace) => Some(namespace.clone()),
-            None => variable(NAMESPACE)?,
-        };
         let locks = match &namespace {
-            Some(namespace) => connected.locks.namespace(namespace).map_err(|error| {
-                Failure::new(ExitCode::Usage, format!("namespace {namespace:?} is refused: {error}"))
-            })?,
-            None => connected.locks.clone(),
+            Some(namespace) => connected.locks.namespace(namespace),
+            None => Ok(connected.locks.clone()),
         };
+        let locks = locks.map_err(|error| Failure::from_error(&error, connected.locks.store()))?;
         Ok(Self { connected, locks, namespace })
     }
 

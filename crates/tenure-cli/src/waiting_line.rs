@@ -26,12 +26,13 @@ pub(crate) async fn show(locks: &Locks, name: &str, wait: Option<Duration>) {
     }
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let start = clock.now();
-    let _erase = Erase;
+    let mut erase = None;
     let mut next = start + SILENT_FOR;
     loop {
         sleep_until(clock.clone(), next).await;
         if let Ok(state) = locks.inspect(name).await {
             let left = wait.map(|wait| wait.saturating_sub(clock.now().saturating_since(start)));
+            erase.get_or_insert(Erase);
             write(&line(&state, &Label::of_this_process(), left));
         }
         next = clock.now() + REFRESH_EVERY;

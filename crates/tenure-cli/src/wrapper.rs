@@ -21,14 +21,15 @@ use tenure::{BootInstant, Lease};
 use crate::cli::{OnLost, Run};
 use crate::guardian::wire::{self, How, Order, Report, Setup};
 use crate::guardian::{self, tree};
-use crate::output::note;
 use crate::readable::Readable;
 use crate::signals::{Event, Events, take_default_action};
 use crate::store::Store;
 use crate::{child_env, program};
 
-/// How long the guardian may take to answer before it is thought stopped.
-const HEARD_WITHIN: Duration = Duration::from_secs(1);
+/// How long at most the guardian may take to answer before it is thought stopped; a third of the ttl if that is less.
+const HEARD_WITHIN_MAX: Duration = Duration::from_secs(1);
+/// How long the guardian may take to report after the wrapper had to do its work.
+const REPORT_WITHIN: Duration = Duration::from_secs(2);
 
 /// How the command ended.
 #[derive(Debug)]
@@ -48,6 +49,7 @@ pub(crate) struct Wrapper {
     readable: Readable,
     on_lost: OnLost,
     lead: Duration,
+    heard_within: Duration,
     /// Whether the command is in our own process group: then the terminal's signals reach it without us.
     shares_group: bool,
     /// Whether the terminal interrupted both of us.
@@ -87,6 +89,7 @@ impl Wrapper {
             connection: ours,
             on_lost: args.on_lost,
             lead,
+            heard_within: (args.ttl.ttl.get() / 3).min(HEARD_WITHIN_MAX),
             shares_group,
             is_interrupted: false,
             clock: Arc::new(SystemClock),
@@ -95,8 +98,8 @@ impl Wrapper {
 
     /// Has the command started, and watches it to its end.
     pub(crate) async fn watch(&mut self, lease: &Lease, events: &Events) -> Ended {
-        let mut told = lease.valid_until();
-        let mut valid_until = told;
+        let mut valid_until = lease.valid_until();
+        let mut told = valid_until;
         let mut unheard_since = None;
         let mut is_lost_told = false;
         let mut ended_by_us = None;
@@ -106,12 +109,16 @@ impl Wrapper {
                 (OnLost::Ignore, _) | (_, Some(_)) => BootInstant::NEVER,
                 _ => valid_until - self.lead / 2,
             };
-            let give_up_at = ended_by_us.map_or(BootInstant::NEVER, |at: BootInstant| at + HEARD_WITHIN * 2);
-            let nudge_at = unheard_since.map_or(BootInstant::NEVER, |at: BootInstant| at + HEARD_WITHIN);
+            let give_up_at = ended_by_us.map_or(BootInstant::NEVER, |at: BootInstant| at + REPORT_WITHIN);
+            let nudge_at = unheard_since.map_or(BootInstant::NEVER, |at: BootInstant| at + self.heard_within);
             tokio::select! {
                 biased;
                 report = self.report() => match report {
                     Ok(Some(Report::Ended { how, at, is_enforced, left })) => {
+                        // Ctrl-C reached us before the command could die of it; the report may have been quicker.
+                        while let Some(event) = events.pending() {
+                            self.forward(event);
+                        }
                         let at = BootInstant::from_nanos(at);
                         return Ended::Command { how, at, is_enforced: is_enforced || ended_by_us.is_some(), left };
                     }
@@ -120,7 +127,13 @@ impl Wrapper {
                     }
                     Ok(Some(Report::Stopped { number })) => self.stop_with_command(number),
                     Ok(Some(Report::Started)) => {}
-                    Ok(Some(Report::Heard)) => unheard_since = None,
+                    Ok(Some(Report::Heard)) => {
+                        unheard_since = None;
+                        if told != valid_until {
+                            told = self.extend(valid_until);
+                            unheard_since = Some(self.clock.now());
+                        }
+                    }
                     Ok(None) | Err(_) => {
                         self.end_orphans();
                         return Ended::GuardianDied;
@@ -131,11 +144,11 @@ impl Wrapper {
                     is_lost_told = true;
                     self.order(&Order::Lost);
                 }
-                () = lease.changed(told), if !is_lost_told && unheard_since.is_none() => {
-                    told = lease.valid_until();
-                    if lease.is_held() {
-                        valid_until = told;
-                        self.order(&Order::Extend { valid_until: told.as_nanos() });
+                () = lease.changed(valid_until), if !is_lost_told && lease.is_held() => {
+                    valid_until = lease.valid_until();
+                    // One packet under way at a time: a stopped guardian must not find a heap of old news.
+                    if unheard_since.is_none() {
+                        told = self.extend(valid_until);
                         unheard_since = Some(self.clock.now());
                     }
                 }
@@ -147,8 +160,10 @@ impl Wrapper {
                     self.nudge();
                 }
                 () = sleep_until(self.clock.clone(), nudge_at) => {
-                    let _ = note("tenure: warning: the guardian does not answer and is continued");
-                    unheard_since = Some(self.clock.now() + HEARD_WITHIN * 10);
+                    tracing::warn!("the guardian does not answer and is continued");
+                    // Before it wakes and looks at its timer.
+                    told = self.extend(valid_until);
+                    unheard_since = Some(self.clock.now() + HEARD_WITHIN_MAX);
                     self.nudge();
                 }
                 () = sleep_until(self.clock.clone(), give_up_at) => {
@@ -162,6 +177,12 @@ impl Wrapper {
 
     async fn report(&self) -> io::Result<Option<Report>> {
         self.readable.read(|| wire::receive(&self.connection)).await
+    }
+
+    /// Tells the guardian until when the lease is valid; it answers.
+    fn extend(&self, valid_until: BootInstant) -> BootInstant {
+        self.order(&Order::Extend { valid_until: valid_until.as_nanos() });
+        valid_until
     }
 
     fn order(&self, order: &Order) {
@@ -216,6 +237,7 @@ impl Wrapper {
             while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
             std::thread::sleep(Duration::from_millis(1));
         }
+        while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
     }
 }
 

@@ -93,14 +93,17 @@ impl Guard {
     /// Ends the lease on this side and hands out the duty to end it at the store.
     ///
     /// # Errors
-    /// Why it was lost, if it was: the keeper has seen to the store then.
+    /// Why it was lost, if it was: the store has been seen to then, or is in the background.
     pub(crate) fn end(&mut self) -> Result<Pending, Why> {
         let mut pending = self.pending.take().expect("a guard is ended once");
         pending.not_kept();
         match self.lease.hold.give_back() {
             Ok(()) => Ok(pending),
             Err(why) => {
-                pending.dismiss();
+                // Nobody released an evicted claim while work went on under it; that is over now.
+                if !matches!(why, Why::Evicted { .. }) {
+                    pending.dismiss();
+                }
                 Err(why)
             }
         }

@@ -310,7 +310,8 @@ impl Hold {
         true
     }
 
-    /// Declares the lease lost. Core also releases it: whatever the store still knows of it must go.
+    /// Declares the lease lost. Core also releases it: whatever the store still knows of it must go. An evicted one is
+    /// released by its guard.
     pub(crate) fn lose(&self, why: Why) {
         // From before it is forgotten until its clean-up is under way.
         let _ticket = self.client.upgrade().map(|shared| shared.ticket());
@@ -318,7 +319,11 @@ impl Hold {
             tracing::warn!(lock = %self.claim.name, token = %self.token, %why, "lease lost");
             if let Some(shared) = self.client.upgrade() {
                 shared.meters.lost(&why);
-                shared.clean_up(self.claim.clone(), self.trail);
+                // An evicted claim passes on when it expires. Released here, it would pass on while the work under it has
+                // yet to hear of it; its guard releases it once that is over.
+                if !matches!(why, Why::Evicted { .. }) {
+                    shared.clean_up(self.claim.clone(), self.trail);
+                }
             }
         }
     }

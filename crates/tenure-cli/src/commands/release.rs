@@ -14,12 +14,10 @@ pub(crate) fn run(global: &Global, args: &Release) -> Outcome {
     block_on(async {
         let store = Store::open(global).await?;
         let claim = claim_source::required(&args.claim, args.name.as_ref(), &store)?;
-        let (name, token) = (claim.name().clone(), claim.token());
-        // Adopted first, so that a claim that ended meanwhile is told from one that is given back.
-        let guard = store.locks.adopt(claim).await.map_err(told(&store))?;
-        guard.release().await.map_err(told(&store))?;
+        store.locks.release(&claim).await.map_err(told(&store))?;
         if global.json {
-            print_json(&json!({ "name": name.as_str(), "token": token.get(), "released": true }));
+            let (name, token) = (claim.name().as_str(), claim.token().get());
+            print_json(&json!({ "name": name, "token": token, "released": true }));
         }
         Ok(ExitCode::Done)
     })

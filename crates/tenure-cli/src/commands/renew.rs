@@ -18,18 +18,14 @@ pub(crate) fn run(global: &Global, args: &Renew) -> Outcome {
         if let Some(ttl) = args.ttl {
             claim = claim.with_ttl(ttl);
         }
-        let ttl = claim.claim().ttl.get();
-        // Adopting renews; letting go again leaves it at the store.
-        let guard = store.locks.adopt(claim).await.map_err(told(&store))?;
-        let (mode, valid_for) = (guard.mode(), guard.valid_for());
-        let claim = guard.detach().await.map_err(told(&store))?;
+        let valid_for = store.locks.renew(&claim).await.map_err(told(&store))?;
         if global.json {
             print_json(&json!({
                 "name": claim.name().as_str(),
                 "token": claim.token().get(),
-                "ttl_ms": millis(ttl),
+                "ttl_ms": millis(claim.claim().ttl.get()),
                 "valid_for_ms": millis(valid_for),
-                "mode": mode.to_string(),
+                "mode": claim.claim().mode.to_string(),
             }));
         }
         Ok(ExitCode::Done)

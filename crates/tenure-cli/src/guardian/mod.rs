@@ -67,6 +67,13 @@ struct Guardian<'a> {
     is_wrapper_gone: bool,
 }
 
+enum Obeyed {
+    Order,
+    NoOrder,
+    /// There is nothing left to watch.
+    Last,
+}
+
 impl<'a> Guardian<'a> {
     fn set_up(args: &'a cli::Guardian) -> io::Result<Self> {
         let deaf: SigSet = DEAF_TO.into_iter().collect();
@@ -116,8 +123,14 @@ impl<'a> Guardian<'a> {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
-            let is_called = !self.is_wrapper_gone && !ready[2].revents().is_empty();
-            // What is due comes first, whatever the wrapper has to say.
+            // First what the wrapper has to say: if we were stopped, the newest validity may be in its last packet.
+            while !self.is_wrapper_gone {
+                match self.obey()? {
+                    Obeyed::Order => {}
+                    Obeyed::NoOrder => break,
+                    Obeyed::Last => return Ok(()),
+                }
+            }
             match self.deadline.due(SystemClock.now()) {
                 Due::Nothing => {}
                 Due::Term => self.ask_to_end()?,
@@ -126,17 +139,14 @@ impl<'a> Guardian<'a> {
             if self.see_to_children()? {
                 return Ok(());
             }
-            if is_called && self.obey()? {
-                return Ok(());
-            }
         }
     }
 
-    /// Does what the wrapper says; answers whether that was the end.
-    fn obey(&mut self) -> io::Result<bool> {
+    /// Does the next thing that the wrapper says.
+    fn obey(&mut self) -> io::Result<Obeyed> {
         let order = match wire::receive::<Order>(&self.wrapper) {
             Ok(order) => order,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Obeyed::NoOrder),
             // Killed, or gone mad: the same to us.
             Err(_) => None,
         };
@@ -152,7 +162,7 @@ impl<'a> Guardian<'a> {
                         self.report(&Report::CannotStart {
                             errno: error.raw_os_error().unwrap_or_default(),
                         })?;
-                        return Ok(true);
+                        return Ok(Obeyed::Last);
                     }
                 }
             }
@@ -174,11 +184,11 @@ impl<'a> Guardian<'a> {
                 // Nobody renews any more. The lock is ours until we go; so the command goes first, and now.
                 if self.command.is_some() && self.args.on_lost != OnLost::Ignore {
                     self.end_all()?;
-                    return Ok(true);
+                    return Ok(Obeyed::Last);
                 }
             }
         }
-        Ok(false)
+        Ok(Obeyed::Order)
     }
 
     /// Asks everything to end. Stopped processes are continued, to be able to.
@@ -280,6 +290,6 @@ impl<'a> Guardian<'a> {
 pub(crate) fn command() -> process::Command {
     use std::os::unix::process::CommandExt;
     let mut command = process::Command::new("/proc/self/exe");
-    command.arg0("tenure").arg("__guardian");
+    command.arg0("tenure").arg(cli::GUARDIAN);
     command
 }

@@ -5,8 +5,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
+use nix::sys::signal::SigSet;
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 
+use crate::signals::FORWARDED;
 use crate::{child_env, cli};
 
 /// `args.command` is the program as it was found, then the command as it was typed.
@@ -21,17 +23,19 @@ pub(super) fn spawn(args: &cli::Guardian, token: u64, stdin: Option<OwnedFd>) ->
     // In a terminal's session: the wrapper's own group, which the terminal knows as the foreground or background job
     // it is. Without a terminal: one of its own.
     command.process_group(args.group.unwrap_or(0));
-    die_with_me(&mut command);
+    set_free(&mut command);
     let child = command.spawn()?;
     Pid::from_raw(child.id().cast_signed()).ok_or_else(|| io::ErrorKind::Other.into())
 }
 
-/// Has the kernel kill the command if the guardian is killed. The guardian has one thread, so its death is the
-/// process's.
+/// Gives the command back the signals that wrapper and guardian blocked for themselves, which it would inherit; and has
+/// the kernel kill it if the guardian is killed. The guardian has one thread, so its death is the process's.
 #[expect(unsafe_code, reason = "there is no safe way to do something between fork and exec")]
-fn die_with_me(command: &mut Command) {
+fn set_free(command: &mut Command) {
     let guardian = getpid();
+    let blocked: SigSet = FORWARDED.into_iter().chain(super::DEAF_TO).collect();
     let before_exec = move || {
+        blocked.thread_unblock()?;
         set_parent_process_death_signal(Some(Signal::KILL))?;
         // Killed in between: nobody is left to watch.
         if getppid() != Some(guardian) {
@@ -39,6 +43,6 @@ fn die_with_me(command: &mut Command) {
         }
         Ok(())
     };
-    // SAFETY: between fork and exec only async-signal-safe things are done: two system calls, no allocation, no lock.
+    // SAFETY: between fork and exec only async-signal-safe things are done: three system calls, no allocation, no lock.
     unsafe { command.pre_exec(before_exec) };
 }

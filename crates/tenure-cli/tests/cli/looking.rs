@@ -1,0 +1,146 @@
+//! `ls`, `show`, `watch`, `evict`: what is shown, to people and to programs.
+
+use std::process::Stdio;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::running::{holding, waiting};
+use crate::support::{Running, Scene, code, next_line, stderr, stdout};
+
+fn json_of(scene: &Scene, arguments: &str) -> Value {
+    let output = scene.tenure(arguments).output().unwrap();
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn keys(value: &Value) -> Vec<&str> {
+    let mut keys: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
+    keys.sort_unstable();
+    keys
+}
+
+#[test]
+fn json_has_the_promised_shape() {
+    let scene = Scene::new();
+    assert_eq!(json_of(&scene, "ls --json"), json!([]));
+    assert_eq!(
+        json_of(&scene, "show x --json"),
+        json!({"name": "x", "state": "free", "token": null, "holders": [], "waiters": []})
+    );
+    let _holder = holding(&scene, "x --reason backup");
+    let _waiter = Running::start(&mut scene.run("x", "true"));
+    waiting(&scene, "x", 1);
+    let shown = json_of(&scene, "show x --json");
+    assert_eq!(keys(&shown), ["holders", "name", "state", "token", "waiters"]);
+    assert_eq!(keys(&shown["holders"][0]), ["expires_in_ms", "label", "mode", "reason", "since", "token"]);
+    assert_eq!(keys(&shown["waiters"][0]), ["label", "position", "waiting_ms"]);
+    assert_eq!((&shown["state"], &shown["waiters"][0]["position"]), (&"held".into(), &1.into()));
+    assert_eq!(
+        (&shown["holders"][0]["mode"], &shown["holders"][0]["reason"]),
+        (&"exclusive".into(), &"backup".into())
+    );
+    assert!(shown["holders"][0]["since"].as_str().unwrap().ends_with('Z'));
+    assert_eq!(shown["token"], shown["holders"][0]["token"]);
+    let listed = json_of(&scene, "ls --json");
+    assert_eq!((listed.as_array().unwrap().len(), keys(&listed[0])), (1, keys(&shown)));
+    assert_eq!(json_of(&scene, "ls y --json"), json!([]));
+    assert_eq!(keys(&json_of(&scene, "check x --json")), keys(&shown));
+}
+
+#[test]
+fn tables_say_who_since_when_and_who_waits() {
+    let scene = Scene::new();
+    assert_eq!(stdout(&scene.tenure("ls").output().unwrap()), "");
+    assert_eq!(stdout(&scene.tenure("show x").output().unwrap()), "x is free\n");
+    let holder = holding(&scene, "x --reason backup");
+    let waiter = Running::start(&mut scene.run("x", "true"));
+    waiting(&scene, "x", 1);
+    let listed = stdout(&scene.tenure("ls").output().unwrap());
+    let pid = |running: &Running| format!("/{}/tenure", running.0.id());
+    assert!(listed.starts_with("LOCK ") && listed.contains(&pid(&holder)), "{listed}");
+    let shown = stdout(&scene.tenure("show x").output().unwrap());
+    for part in [&pid(&holder), &pid(&waiter), "backup", "x is held", "POSITION"] {
+        assert!(shown.contains(part), "{part} in {shown}");
+    }
+    assert!(!shown.contains('\u{1b}'), "{shown}");
+}
+
+#[test]
+fn names_and_reasons_of_others_are_made_harmless() {
+    let scene = Scene::new();
+    let name = "invoice\u{202e}fdp\u{200b}";
+    let mut command =
+        scene.tenure_with(&["acquire", name, "--ttl", "1m", "--reason", "\u{2066}nice\u{feff} 名前"]);
+    assert_eq!(code(&command.output().unwrap()), 0);
+    let mut shown = stdout(&scene.tenure("ls").output().unwrap());
+    shown += &stdout(&scene.tenure_with(&["show", name]).output().unwrap());
+    shown += &stderr(&scene.tenure_with(&["run", name, "-n", "--", "true"]).output().unwrap());
+    for hostile in ['\u{202e}', '\u{200b}', '\u{2066}', '\u{feff}', '\u{1b}'] {
+        assert!(!shown.contains(hostile), "{hostile:?} in {shown}");
+    }
+    assert!(shown.contains("invoice\\u{202e}fdp") && shown.contains("名前"), "{shown}");
+    // JSON is for programs: they get what it is.
+    assert_eq!(json_of(&scene, "ls --json")[0]["name"], name);
+}
+
+#[test]
+fn watch_tells_every_change_as_a_line() {
+    let scene = Scene::new();
+    let mut watch = Running::start(scene.tenure("watch --json").stdout(Stdio::piped()));
+    let mut lines = watch.lines();
+    let holder = holding(&scene, "x");
+    let state = |line: &str| serde_json::from_str::<Value>(line).unwrap()["state"].clone();
+    assert_eq!(state(&next_line(&mut lines)), "held");
+    drop(holder);
+    let mut line = next_line(&mut lines);
+    while state(&line) == "held" {
+        line = next_line(&mut lines);
+    }
+    assert_eq!(state(&line), "free");
+    watch.send(Signal::TERM);
+    assert_eq!(watch.ended(), 143);
+    let mut watch = Running::start(scene.tenure("watch x").stdout(Stdio::piped()));
+    assert!(next_line(&mut watch.lines()).ends_with(" x free"));
+}
+
+#[test]
+fn a_reader_that_went_away_is_no_error() {
+    let scene = Scene::new();
+    let mut watch = Running::start(scene.tenure("watch").stdout(Stdio::piped()).stderr(Stdio::piped()));
+    drop(watch.0.stdout.take());
+    let _holder = holding(&scene, "x");
+    assert_eq!(watch.ended(), 141);
+    assert_eq!(std::io::read_to_string(watch.0.stderr.take().unwrap()).unwrap(), "");
+}
+
+#[test]
+fn evict_says_what_it_did() {
+    let scene = Scene::new();
+    let evict =
+        |more: &str| stdout(&scene.tenure(&format!("evict x --reason test {more}")).output().unwrap());
+    assert_eq!(evict(""), "nobody held x\n");
+    scene.tenure("acquire x --ttl 1m").output().unwrap();
+    assert!(evict("").contains("passes on when"));
+    assert!(stdout(&scene.tenure("show x").output().unwrap()).contains("(evicted)"));
+    assert!(evict("--force").contains("may still be at work"));
+    assert!(scene.is_free("x"));
+    let output = scene.tenure("evict x").output().unwrap();
+    assert_eq!(code(&output), 2);
+    assert!(stderr(&output).contains("--reason"));
+}
+
+#[test]
+fn completions_and_the_manual_are_printed() {
+    let scene = Scene::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let output = scene.tenure(&format!("completions {shell}")).output().unwrap();
+        assert!(stdout(&output).contains("acquire") && !stdout(&output).contains("guardian"), "{shell}");
+    }
+    let manual = stdout(&scene.tenure("man").output().unwrap());
+    assert!(
+        manual.contains(".TH tenure") && manual.contains("on\\-lost") && !manual.contains("__guardian"),
+        "{manual}"
+    );
+    assert!(!scene.path("store").exists());
+}

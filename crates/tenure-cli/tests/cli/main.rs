@@ -1,0 +1,13 @@
+//! The command `tenure` as its users meet it: the real program, real processes, a store of its own for each test.
+//!
+//! `TENURE_FULL=1` runs the long ones at full length.
+
+mod bad_input;
+mod claims;
+mod counting;
+mod ending;
+mod looking;
+mod running;
+mod secrets;
+mod support;
+mod terminal;
