@@ -61,3 +61,8 @@ pub use layer::{
     IDEMPOTENCY_KEY, IDEMPOTENCY_RECORDED, IDEMPOTENCY_REPLAYED, IdempotencyLayer, RESPONSE_BODY_BYTES_MAX,
 };
 pub use service::IdempotencyService;
+
+/// Compiles the code in the guide.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guides/idempotency.md")]
+struct Guide;
