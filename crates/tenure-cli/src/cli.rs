@@ -2,6 +2,8 @@
 //!
 //! A default is written once, here, at its flag. What a command does is in `commands/`.
 
+#![expect(clippy::doc_markdown, reason = "these comments are the help that people read")]
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -40,6 +42,7 @@ fn long_version() -> &'static str {
 }
 
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Options of every command")]
 pub(crate) struct Global {
     /// Where the locks are: file:DIR, memory: [env: TENURE_STORE] [default: a directory of this user's]
     #[arg(long, global = true, value_name = "URL")]

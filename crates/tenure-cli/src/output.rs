@@ -9,9 +9,9 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use anstyle::{AnsiColor, Style};
 use comfy_table::{ContentArrangement, Table, presets};
-use serde_json::{Value, json};
+use serde::Serialize;
 use tenure::clock::SystemClock;
-use tenure::{Clock, Holder, LockState};
+use tenure::{Clock, DetachedClaim, FencingToken, Holder, LockState, Reason};
 
 use crate::exit_code::of_signal;
 
@@ -23,8 +23,9 @@ pub(crate) fn print(text: &str) {
     }
 }
 
-pub(crate) fn print_json(value: &Value) {
-    print(&format!("{value}\n"));
+pub(crate) fn print_json(value: &impl Serialize) {
+    let json = serde_json::to_string(value).expect("text and numbers always make JSON");
+    print(&format!("{json}\n"));
 }
 
 /// One line on stderr, in one write: lines of several processes must not run into each other.
@@ -88,31 +89,89 @@ fn millis(duration: Duration) -> u64 {
 }
 
 /// A lock as `show --json` and `ls --json` print it. What the store does not know is null.
-pub(crate) fn lock_json(state: &LockState) -> Value {
-    let holders = state.holders.iter().map(|holder| {
-        json!({
-            "label": holder.label.as_str(),
-            "token": holder.token.map(tenure::FencingToken::get),
-            "since": holder.held_for.map(timestamp),
-            "expires_in_ms": holder.expires_in.map(millis),
-            "mode": holder.mode.map(|mode| mode.to_string()),
-            "reason": holder.reason.as_ref().map(tenure::Reason::as_str),
-        })
-    });
-    let waiters = state.waiters.iter().enumerate().map(|(i, waiter)| {
-        json!({
-            "label": waiter.label.as_str(),
-            "position": i + 1,
-            "waiting_ms": waiter.waiting_for.map(millis),
-        })
-    });
-    json!({
-        "name": state.name.as_str(),
-        "state": if state.is_held() { "held" } else { "free" },
-        "token": state.token.map(tenure::FencingToken::get),
-        "holders": holders.collect::<Vec<_>>(),
-        "waiters": waiters.collect::<Vec<_>>(),
-    })
+#[derive(Debug, Serialize)]
+pub(crate) struct LockJson<'a> {
+    name: &'a str,
+    state: &'static str,
+    token: Option<FencingToken>,
+    holders: Vec<HolderJson<'a>>,
+    waiters: Vec<WaiterJson<'a>>,
+    /// Only where a claim was asked about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) mine: Option<bool>,
+}
+
+#[derive(Debug, Serialize)]
+struct HolderJson<'a> {
+    label: &'a str,
+    token: Option<FencingToken>,
+    since: Option<String>,
+    expires_in_ms: Option<u64>,
+    mode: Option<String>,
+    reason: Option<&'a str>,
+}
+
+#[derive(Debug, Serialize)]
+struct WaiterJson<'a> {
+    label: &'a str,
+    position: usize,
+    waiting_ms: Option<u64>,
+}
+
+impl<'a> From<&'a LockState> for LockJson<'a> {
+    fn from(lock: &'a LockState) -> Self {
+        let holders = lock.holders.iter().map(|holder| HolderJson {
+            label: holder.label.as_str(),
+            token: holder.token,
+            since: holder.held_for.map(timestamp),
+            expires_in_ms: holder.expires_in.map(millis),
+            mode: holder.mode.map(|mode| mode.to_string()),
+            reason: holder.reason.as_ref().map(Reason::as_str),
+        });
+        let waiters = lock.waiters.iter().zip(1..).map(|(waiter, position)| WaiterJson {
+            label: waiter.label.as_str(),
+            position,
+            waiting_ms: waiter.waiting_for.map(millis),
+        });
+        Self {
+            name: lock.name.as_str(),
+            state: if lock.is_held() { "held" } else { "free" },
+            token: lock.token,
+            holders: holders.collect(),
+            waiters: waiters.collect(),
+            mine: None,
+        }
+    }
+}
+
+/// A claim as `acquire --json` and `renew --json` print it. Only the former tells the claim itself.
+#[derive(Debug, Serialize)]
+pub(crate) struct ClaimJson<'a> {
+    name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    claim: Option<String>,
+    token: FencingToken,
+    ttl_ms: u64,
+    valid_for_ms: u64,
+    mode: String,
+}
+
+impl<'a> ClaimJson<'a> {
+    pub(crate) fn new(claim: &'a DetachedClaim, valid_for: Duration) -> Self {
+        Self {
+            name: claim.name().as_str(),
+            claim: None,
+            token: claim.token(),
+            ttl_ms: millis(claim.claim().ttl.get()),
+            valid_for_ms: millis(valid_for),
+            mode: claim.claim().mode.to_string(),
+        }
+    }
+
+    /// With the secret.
+    pub(crate) fn exposed(claim: &'a DetachedClaim, valid_for: Duration) -> Self {
+        Self { claim: Some(claim.to_string()), ..Self::new(claim, valid_for) }
+    }
 }
 
 const BOLD: Style = Style::new().bold();

@@ -50,11 +50,11 @@ fn judge(file: &Path) -> Option<bool> {
 pub(crate) fn not_found(command: &OsStr) -> Failure {
     Failure::new(
         ExitCode::NotFound,
-        format!("command {} is not found; nothing was locked", command.display()),
+        format!("command {} is not found; nothing was locked", command.to_string_lossy()),
     )
 }
 
 pub(crate) fn not_executable(command: &OsStr) -> Failure {
-    let what = format!("command {} cannot be executed; nothing was locked", command.display());
+    let what = format!("command {} cannot be executed; nothing was locked", command.to_string_lossy());
     Failure::new(ExitCode::NotExecutable, what)
 }

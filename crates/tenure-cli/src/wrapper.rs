@@ -215,7 +215,7 @@ impl Wrapper {
     }
 
     fn pid(&self) -> Pid {
-        Pid::from_raw(self.guardian.id().cast_signed()).expect("a child has a pid")
+        Pid::from_child(&self.guardian)
     }
 
     /// Continues a guardian that somebody stopped: nobody has a reason to.

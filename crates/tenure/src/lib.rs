@@ -102,24 +102,3 @@ fn misconfigured(message: String) -> Error {
     let kind = RefusalKind::Configuration;
     Error::Refused { lock: None, refusal: Refusal { kind, message } }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn memory_is_always_there_and_takes_no_options() {
-        assert_eq!(connect("memory:").await.unwrap().store(), "memory:");
-        let error = connect("memory:x?y=1").await.unwrap_err();
-        assert!(matches!(error, Error::Refused { .. }), "{error}");
-    }
-
-    #[tokio::test]
-    async fn an_unknown_store_is_refused_by_name_and_without_its_password() {
-        for url in ["carrier-pigeon://me:sesame@loft", "nonsense", ""] {
-            let error = connect(url).await.unwrap_err().to_string();
-            assert!(error.contains("this build has"), "{error}");
-            assert!(!error.contains("sesame"), "{error}");
-        }
-    }
-}

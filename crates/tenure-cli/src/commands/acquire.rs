@@ -1,9 +1,6 @@
 //! `tenure acquire`: takes a lock that outlives this process, and prints its claim.
 
-use std::time::Duration;
-
 use nix::sys::signal::Signal;
-use serde_json::json;
 use tenure::Tie;
 
 use super::{Waited, block_on, end_by, told, wait_for, wanted};
@@ -11,7 +8,7 @@ use crate::claim_source::CLAIM;
 use crate::cli::{Acquire, Global};
 use crate::exit_code::ExitCode;
 use crate::failure::{Outcome, internal};
-use crate::output::{print, print_json};
+use crate::output::{ClaimJson, print, print_json};
 use crate::signals::{Blocked, FORWARDED};
 use crate::store::Store;
 
@@ -38,17 +35,10 @@ pub(crate) fn run(global: &Global, args: &Acquire) -> Outcome {
                 return Err(failure);
             }
         };
-        let (mode, valid_for) = (guard.mode(), guard.valid_for());
+        let valid_for = guard.valid_for();
         let claim = guard.detach().await.map_err(told(&store))?;
         if global.json {
-            print_json(&json!({
-                "name": claim.name().as_str(),
-                "claim": claim.to_string(),
-                "token": claim.token().get(),
-                "ttl_ms": millis(claim.claim().ttl.get()),
-                "valid_for_ms": millis(valid_for),
-                "mode": mode.to_string(),
-            }));
+            print_json(&ClaimJson::exposed(&claim, valid_for));
         } else if args.export {
             // Letters, digits and a hyphen: nothing that a shell would look twice at, quoted all the same.
             print(&format!("export {CLAIM}='{claim}'\nexport TENURE_TOKEN='{}'\n", claim.token()));
@@ -57,8 +47,4 @@ pub(crate) fn run(global: &Global, args: &Acquire) -> Outcome {
         }
         Ok(ExitCode::Done)
     })
-}
-
-pub(super) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,6 +1,5 @@
 //! `tenure check`: is it held, and by this claim?
 
-use serde_json::json;
 use tenure::{DetachedClaim, LockState};
 
 use super::{block_on, told};
@@ -8,7 +7,7 @@ use crate::claim_source;
 use crate::cli::{Check, Global};
 use crate::exit_code::ExitCode;
 use crate::failure::{Failure, Outcome};
-use crate::output::{lock_json, print_json};
+use crate::output::{LockJson, print_json};
 use crate::store::Store;
 
 pub(crate) fn run(global: &Global, args: &Check) -> Outcome {
@@ -21,10 +20,8 @@ pub(crate) fn run(global: &Global, args: &Check) -> Outcome {
             None => state.is_held(),
         };
         if global.json {
-            let mut answer = lock_json(&state);
-            if claim.is_some() {
-                answer["mine"] = json!(is_held);
-            }
+            let mut answer = LockJson::from(&state);
+            answer.mine = claim.as_ref().map(|_| is_held);
             print_json(&answer);
         }
         Ok(if is_held { ExitCode::Done } else { ExitCode::No })

@@ -1,6 +1,6 @@
 //! `tenure evict`: takes a lock away from its holders.
 
-use serde_json::json;
+use serde::Serialize;
 
 use super::{block_on, told};
 use crate::cli::{Evict, Global};
@@ -9,17 +9,21 @@ use crate::failure::Outcome;
 use crate::output::{clean, print, print_json};
 use crate::store::Store;
 
+#[derive(Serialize)]
+struct Evicted<'a> {
+    name: &'a str,
+    /// How many.
+    evicted: u32,
+    force: bool,
+}
+
 pub(crate) fn run(global: &Global, args: &Evict) -> Outcome {
     block_on(async {
         let store = Store::open(global).await?;
         let evicted = store.locks.evict(&args.name, None, args.force, args.reason.as_str()).await;
         let evicted = evicted.map_err(told(&store))?;
         if global.json {
-            print_json(&json!({
-                "name": store.full_name(args.name.as_str()),
-                "evicted": evicted,
-                "force": args.force,
-            }));
+            print_json(&Evicted { name: &store.full_name(args.name.as_str()), evicted, force: args.force });
         } else {
             let name = clean(&store.full_name(args.name.as_str()));
             print(&match (evicted, args.force) {

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
 use tenure::LockState;
 
 use super::{block_on, told};
 use crate::cli::{Global, Ls};
 use crate::exit_code::ExitCode;
 use crate::failure::Outcome;
-use crate::output::{lock_json, locks_table, print, print_json};
+use crate::output::{LockJson, locks_table, print, print_json};
 use crate::store::Store;
 
 const PAGE: usize = 500;
@@ -19,7 +18,7 @@ pub(crate) fn run(global: &Global, args: &Ls) -> Outcome {
         let store = Store::open(global).await?;
         let locks = all(&store, &args.prefix).await?;
         if global.json {
-            print_json(&Value::Array(locks.iter().map(lock_json).collect()));
+            print_json(&locks.iter().map(LockJson::from).collect::<Vec<_>>());
         } else if !locks.is_empty() {
             print(&locks_table(&locks));
         }

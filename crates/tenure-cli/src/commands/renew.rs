@@ -1,14 +1,11 @@
 //! `tenure renew`: a claim that `acquire` printed lives on.
 
-use serde_json::json;
-
-use super::acquire::millis;
 use super::{block_on, told};
 use crate::claim_source;
 use crate::cli::{Global, Renew};
 use crate::exit_code::ExitCode;
 use crate::failure::Outcome;
-use crate::output::print_json;
+use crate::output::{ClaimJson, print_json};
 use crate::store::Store;
 
 pub(crate) fn run(global: &Global, args: &Renew) -> Outcome {
@@ -20,13 +17,7 @@ pub(crate) fn run(global: &Global, args: &Renew) -> Outcome {
         }
         let valid_for = store.locks.renew(&claim).await.map_err(told(&store))?;
         if global.json {
-            print_json(&json!({
-                "name": claim.name().as_str(),
-                "token": claim.token().get(),
-                "ttl_ms": millis(claim.claim().ttl.get()),
-                "valid_for_ms": millis(valid_for),
-                "mode": claim.claim().mode.to_string(),
-            }));
+            print_json(&ClaimJson::new(&claim, valid_for));
         }
         Ok(ExitCode::Done)
     })

@@ -4,7 +4,7 @@ use super::{block_on, told};
 use crate::cli::{Global, Show};
 use crate::exit_code::ExitCode;
 use crate::failure::Outcome;
-use crate::output::{lock_json, lock_page, print, print_json};
+use crate::output::{LockJson, lock_page, print, print_json};
 use crate::store::Store;
 
 pub(crate) fn run(global: &Global, args: &Show) -> Outcome {
@@ -12,7 +12,7 @@ pub(crate) fn run(global: &Global, args: &Show) -> Outcome {
         let store = Store::open(global).await?;
         let state = store.locks.inspect(&args.name).await.map_err(told(&store))?;
         if global.json {
-            print_json(&lock_json(&state));
+            print_json(&LockJson::from(&state));
         } else {
             print(&lock_page(&state));
         }

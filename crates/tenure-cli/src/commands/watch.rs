@@ -8,14 +8,13 @@ use std::io::IsTerminal;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
 use tenure::clock::{Clock, SystemClock, sleep_until};
 use tenure::{LockName, LockState};
 
 use super::{block_on, end_by, ls, told};
 use crate::cli::{Global, Watch};
 use crate::failure::{Outcome, internal};
-use crate::output::{clean, lock_json, lock_page, locks_table, print, print_json, timestamp};
+use crate::output::{LockJson, clean, lock_page, locks_table, print, print_json, timestamp};
 use crate::signals::{Blocked, Events};
 use crate::store::Store;
 
@@ -54,7 +53,7 @@ async fn on_screen(store: &Store, args: &Watch, events: &Events) -> Outcome<u8> 
 }
 
 async fn as_lines(store: &Store, args: &Watch, json: bool, events: &Events) -> Outcome<u8> {
-    let mut seen: BTreeMap<LockName, Value> = BTreeMap::new();
+    let mut seen: BTreeMap<LockName, Vec<String>> = BTreeMap::new();
     loop {
         let mut locks = look(store, args).await?;
         for name in seen.keys() {
@@ -66,7 +65,7 @@ async fn as_lines(store: &Store, args: &Watch, json: bool, events: &Events) -> O
             let gist = gist(&lock);
             if seen.get(&name) != Some(&gist) {
                 if json {
-                    print_json(&lock_json(&lock));
+                    print_json(&LockJson::from(&lock));
                 } else {
                     print(&line(&lock));
                 }
@@ -101,10 +100,10 @@ async fn pause(events: &Events) -> Option<u8> {
 }
 
 /// What of a lock is a change if it differs: who, not for how long.
-fn gist(lock: &LockState) -> Value {
+fn gist(lock: &LockState) -> Vec<String> {
     let holders = lock.holders.iter().map(|holder| format!("{} {}", holder.fingerprint, holder.evicted));
-    let waiters = lock.waiters.iter().map(|waiter| waiter.fingerprint.clone());
-    Value::Array(holders.chain(["|".into()]).chain(waiters).map(Value::from).collect())
+    let waiters = lock.waiters.iter().map(|waiter| format!("waits {}", waiter.fingerprint));
+    holders.chain(waiters).collect()
 }
 
 fn line(lock: &LockState) -> String {

@@ -25,7 +25,7 @@ pub(super) fn spawn(args: &cli::Guardian, token: u64, stdin: Option<OwnedFd>) ->
     command.process_group(args.group.unwrap_or(0));
     set_free(&mut command);
     let child = command.spawn()?;
-    Pid::from_raw(child.id().cast_signed()).ok_or_else(|| io::ErrorKind::Other.into())
+    Ok(Pid::from_child(&child))
 }
 
 /// Gives the command back the signals that wrapper and guardian blocked for themselves, which it would inherit; and has

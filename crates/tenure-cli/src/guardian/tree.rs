@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn a_child_is_found_and_ended_with_its_own() {
         let mut child = std::process::Command::new("sh").args(["-c", "sleep 1000 & wait"]).spawn().unwrap();
-        let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
+        let pid = Pid::from_child(&child);
         let grandchild = loop {
             if let [grandchild] = descendants(pid).unwrap()[..] {
                 break grandchild;

@@ -84,7 +84,7 @@ impl Running {
     }
 
     pub(crate) fn pid(&self) -> Pid {
-        Pid::from_raw(self.0.id().cast_signed()).unwrap()
+        Pid::from_child(&self.0)
     }
 
     pub(crate) fn send(&self, signal: Signal) {
