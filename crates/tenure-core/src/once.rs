@@ -267,7 +267,12 @@ impl Guard {
                 Ok(Settled::NotHeld) => return false,
                 Err(error) if error.is_passing() => {
                     tracing::warn!(lock = %claim.name, %error, "the result could not be recorded, trying again");
-                    sleep_until(shared.clock.clone(), shared.clock.now() + pause).await;
+                    // The caller learns that nothing is recorded when its lease ends, not a pause later.
+                    tokio::select! {
+                        biased;
+                        _ = self.lost() => return false,
+                        () = sleep_until(shared.clock.clone(), shared.clock.now() + pause) => {}
+                    }
                     pause = (pause * 2).min(Duration::from_millis(500));
                 }
                 Err(error) => {
