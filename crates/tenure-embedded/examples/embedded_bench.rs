@@ -1,7 +1,7 @@
 //! How fast the embedded store is: `cargo run --release -p tenure-embedded --example embedded_bench [DIRECTORY]`.
 //!
-//! Prints acquire+release per second in one process (1 task, 64 tasks) and across 4 processes (own locks, one lock),
-//! and how long a hand-over between two processes takes, from the call of `release` in one to the return of `acquire`
+//! Prints acquire+release per second in one process (1 task, 64 tasks) and across 4 processes (own locks, one lock), what
+//! opening costs, and how long a hand-over between two processes takes, from the call of `release` in one to the return of `acquire`
 //! in the other. All through `Locks`, as a program would.
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -41,6 +41,7 @@ fn report(directory: &Path) {
     println!("4 processes, 1 task each:       {:>9} acquire+release/s", across(directory, 1, "own"));
     println!("4 processes, 16 tasks each:     {:>9} acquire+release/s", across(directory, 16, "own"));
     println!("4 processes, one lock:          {:>9} acquire+release/s", across(directory, 1, "same"));
+    println!("open and close:                  {:>9.1} µs", opens(directory));
     let mut took = handovers(directory);
     took.sort_unstable();
     let micros = |share: f64| took[(took.len() as f64 * share) as usize].as_nanos() as f64 / 1000.0;
@@ -91,6 +92,16 @@ fn pairs(directory: PathBuf, tasks: usize, prefix: &str) -> u64 {
         total * 1_000_000
             / u64::try_from(SystemClock.now().saturating_since(start).as_micros()).expect("small")
     })
+}
+
+/// How long it takes to open a store that is there, and to close it: what a command line pays.
+fn opens(directory: &Path) -> f64 {
+    const TIMES: u32 = 200;
+    let start = SystemClock.now();
+    for _ in 0..TIMES {
+        drop(Embedded::open(Config::at(directory)).expect("the store opens"));
+    }
+    SystemClock.now().saturating_since(start).as_nanos() as f64 / 1000.0 / f64::from(TIMES)
 }
 
 fn me(arguments: &[&str]) -> Command {
