@@ -71,27 +71,45 @@ fn fenced_write() {
     );
 }
 
+fn charge(server: &Server, account: &str, key: &str, cents: u32) -> (u16, String, String) {
+    let head = format!(
+        "POST /charges HTTP/1.1\r\nauthorization: Bearer key-of-{account}\r\nidempotency-key: {key}\r\n\
+         content-type: application/json"
+    );
+    server.send(&head, &format!("{{\"cents\": {cents}}}"))
+}
+
 #[test]
 fn idempotent_api() {
     let server = Server::start(env!("CARGO_BIN_EXE_idempotent_api"));
-    let charge = |account: &str, key: &str, cents: u32| {
-        let head = format!(
-            "POST /charges HTTP/1.1\r\nauthorization: Bearer key-of-{account}\r\nidempotency-key: {key}\r\n\
-             content-type: application/json"
-        );
-        server.send(&head, &format!("{{\"cents\": {cents}}}"))
-    };
-    let (status, head, receipt) = charge("anna", "7", 1250);
+    let (status, head, receipt) = charge(&server, "anna", "7", 1250);
     assert_eq!(status, 201, "{head}{receipt}");
     assert!(receipt.starts_with(r#"{"number":1,"account":"anna","cents":1250,"token":"#), "{receipt}");
     assert!(!head.contains("idempotency-replayed"));
-    let (status, head, again) = charge("anna", "7", 1250);
+    let (status, head, again) = charge(&server, "anna", "7", 1250);
     assert_eq!((status, again), (201, receipt));
     assert!(head.contains("idempotency-replayed: true"), "{head}");
     // Her key for other cents; his key of the same name; one more of hers; nobody's; none.
-    assert_eq!(charge("anna", "7", 9999).0, 422);
-    assert!(charge("bert", "7", 1250).2.starts_with(r#"{"number":2,"account":"bert""#));
-    assert!(charge("anna", "8", 1250).2.starts_with(r#"{"number":3,"account":"anna""#));
-    assert_eq!(charge("eve", "7", 1250).0, 401);
+    assert_eq!(charge(&server, "anna", "7", 9999).0, 422);
+    assert!(charge(&server, "bert", "7", 1250).2.starts_with(r#"{"number":2,"account":"bert""#));
+    assert!(charge(&server, "anna", "8", 1250).2.starts_with(r#"{"number":3,"account":"anna""#));
+    assert_eq!(charge(&server, "eve", "7", 1250).0, 401);
     assert_eq!(server.send("POST /charges HTTP/1.1\r\nauthorization: Bearer key-of-anna", "").0, 400);
+}
+
+/// Two servers behind a load balancer, on one store: the retry reaches the other one, or the same one after a crash.
+#[test]
+fn idempotent_api_in_two_processes() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = format!("file:{}", directory.path().join("locks").display());
+    let start = || Server::start_on(&store, env!("CARGO_BIN_EXE_idempotent_api"));
+    let (one, two) = (start(), start());
+    let first = charge(&one, "anna", "7", 1250);
+    assert_eq!(first.0, 201);
+    for server in [two, one, start()] {
+        let (status, head, receipt) = charge(&server, "anna", "7", 1250);
+        assert_eq!((status, &receipt), (201, &first.2));
+        assert!(head.contains("idempotency-replayed: true"), "{head}");
+        assert_eq!(charge(&server, "anna", "7", 1).0, 422);
+    }
 }

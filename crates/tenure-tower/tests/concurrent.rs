@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -99,6 +100,39 @@ async fn if_the_first_fails_one_of_those_that_wait_runs() {
         replayed += u32::from(other.is_replayed());
     }
     assert_eq!((work.runs(), replayed), (2, 2));
+}
+
+/// Many requests on few keys, every third run of which fails: each key is done once, and all that were told of a success
+/// were told of the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_key_is_done_once_however_many_ask_and_fail() {
+    let work = Work::new();
+    let counter = work.clone();
+    let handler = || async move {
+        let run = counter.count();
+        tokio::task::yield_now().await;
+        let status =
+            if run.is_multiple_of(3) { StatusCode::INTERNAL_SERVER_ERROR } else { StatusCode::CREATED };
+        (status, format!("run {run}"))
+    };
+    let layer = IdempotencyLayer::unscoped(&Locks::in_memory()).unwrap().wait(LONG);
+    let client = serve(Router::new().route("/", post(handler)).layer(layer)).await;
+    let requests: Vec<_> = (0..100)
+        .map(|i| tokio::spawn(async move { (i % 10, client.post("/", &format!("k{}", i % 10), "").await) }))
+        .collect();
+    let mut done = BTreeMap::new();
+    let (mut first, mut failed) = (0, 0);
+    for request in requests {
+        let (key, answer) = request.await.unwrap();
+        if answer.status == 500 {
+            failed += 1;
+            continue;
+        }
+        first += u32::from(!answer.is_replayed());
+        assert_eq!(done.entry(key).or_insert_with(|| answer.text().to_owned()), answer.text());
+    }
+    assert_eq!((done.len(), first), (10, 10));
+    assert_eq!(work.runs(), 10 + failed);
 }
 
 /// A layer around `app` that tells when the server has dropped a request unanswered.

@@ -24,11 +24,16 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts it on a free port, and waits until it says which.
+    /// Starts it on a free port and a store of its own, and waits until it says which port.
     pub(crate) fn start(program: &str) -> Self {
+        Self::start_on("memory:", program)
+    }
+
+    /// Starts it on a free port and this store.
+    pub(crate) fn start_on(store: &str, program: &str) -> Self {
         let mut command = Command::new(program);
-        let mut child =
-            command.arg("127.0.0.1:0").env_remove("TENURE_STORE").stdout(Stdio::piped()).spawn().unwrap();
+        command.arg("127.0.0.1:0").env("TENURE_STORE", store);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().strip_prefix("listening on http://").unwrap_or_else(|| panic!("{line:?}"));
