@@ -176,7 +176,7 @@ mod tests {
                     passes.fetch_add(1, Ordering::SeqCst);
                 }
             });
-            for _ in 0..1000 {
+            for _ in 0..300 {
                 let born = Liveness::begin(&directory).unwrap();
                 let pass = passes.load(Ordering::SeqCst);
                 while passes.load(Ordering::SeqCst) < pass + 2 {

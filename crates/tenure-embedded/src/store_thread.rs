@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
+use std::time::Duration;
 
 use tenure_core::clock::{Clock as _, SystemClock};
 use tenure_core::queue::{Owner, Rules};
@@ -28,6 +29,8 @@ const BATCH_MAX: usize = 256;
 /// tokens jump at most when the machine comes back from a crash.
 const CEILING_STEP: u64 = 10 * 60 * 1_000_000;
 
+/// How long somebody who is about to leave is waited for.
+const ON_THE_WAY_OUT: Duration = Duration::from_millis(250);
 /// Every so many transactions one more lock is looked at, for what has expired in it.
 const TIDY_EVERY: u32 = 4;
 
@@ -57,6 +60,8 @@ pub(crate) fn run(config: &Config, directory: Directory, ready: &SyncSender<Resu
         server.end();
         Ok(())
     });
+    // Out of the directory before anybody hears of it: who asks again must not meet us there.
+    drop(directory);
     if let Err(error) = served {
         let _ = ready.send(Err(error));
     }
@@ -65,6 +70,7 @@ pub(crate) fn run(config: &Config, directory: Directory, ready: &SyncSender<Resu
 /// Goes into the directory, sets the store up or in order if nobody else is inside, and opens LMDB.
 fn open(config: &Config, directory: &Directory) -> Result<(Env, Place), OpenError> {
     let deadline = SystemClock.now() + config.timeout;
+    let doubtful_until = SystemClock.now() + config.timeout.min(ON_THE_WAY_OUT);
     let unusable = |what| OpenError::unusable(what, &directory.path);
     let here = Place::here();
     loop {
@@ -82,22 +88,25 @@ fn open(config: &Config, directory: &Directory) -> Result<(Env, Place), OpenErro
                 let env = environment::open(directory, config.map_size);
                 return Ok((env.map_err(|error| open_error(directory, error))?, here));
             }
-            (Company::Others, Found::Header(header)) => {
-                return Err(OpenError::Foreign {
-                    directory: directory.path.clone(),
-                    what: what_differs(&header.place, &here),
-                });
-            }
             // Whoever was setting it up died, and the next to be alone will do it.
             (Company::Others, Found::Nothing) => {
                 directory.leave();
                 directory.pause(deadline)?;
             }
+            // Whoever is inside may be on the way out.
+            (Company::Others, Found::Header(header)) => {
+                directory.leave();
+                directory.pause(doubtful_until).map_err(|_| OpenError::Foreign {
+                    directory: directory.path.clone(),
+                    what: what_differs(&header.place, &here),
+                })?;
+            }
             (Company::Others, Found::Damaged) => {
-                return Err(OpenError::Damaged {
+                directory.leave();
+                directory.pause(doubtful_until).map_err(|_| OpenError::Damaged {
                     directory: directory.path.clone(),
                     problem: "its header cannot be read".into(),
-                });
+                })?;
             }
             (Company::None, found) => {
                 let env = set_up(config, directory, found, &here)?;
@@ -463,7 +472,7 @@ mod tests {
         let path = outer.path().join("locks");
         drop(Embedded::open(Config::at(&path)).unwrap());
         let config = Config::at(&path);
-        let soon = SystemClock.now() + std::time::Duration::from_secs(2);
+        let soon = SystemClock.now() + Duration::from_secs(60);
         for (field, what) in [("machine", "machine"), ("boot", "boot"), ("processes", "container")] {
             // Somebody inside, from elsewhere.
             let inside = Directory::prepare(&config).unwrap();
