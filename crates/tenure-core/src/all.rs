@@ -92,8 +92,8 @@ impl All {
                     }
                     return Err(match (error, self.wait) {
                         // No time was left for this one: together, they waited.
-                        (Error::Busy { lock, holder }, Some(waited)) if !waited.is_zero() => {
-                            Error::TimedOut { lock, waited, holder }
+                        (Error::Busy { lock, store, holder }, Some(waited)) if !waited.is_zero() => {
+                            Error::TimedOut { lock, store, waited, holder }
                         }
                         (error, _) => error,
                     });

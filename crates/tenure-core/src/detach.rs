@@ -44,6 +44,10 @@ impl DetachedClaim {
         &self.claim
     }
 
+    fn lost(&self, shared: &Shared, why: Why) -> Error {
+        Error::Lost { lock: self.name().clone(), store: shared.store.clone(), token: self.token, why }
+    }
+
     /// The same claim, to be renewed for another ttl.
     #[must_use]
     pub fn with_ttl(mut self, ttl: Ttl) -> Self {
@@ -136,7 +140,8 @@ impl Locks {
     pub async fn adopt(&self, detached: DetachedClaim) -> Result<Guard> {
         let DetachedClaim { claim: predecessor, token } = detached;
         let shared = self.shared();
-        let lost = |why| Error::Lost { lock: predecessor.name.clone(), token, why };
+        let lost =
+            |why| Error::Lost { lock: predecessor.name.clone(), store: shared.store.clone(), token, why };
         if shared.is_closed() {
             return Err(Error::Closed);
         }
@@ -182,9 +187,7 @@ impl Locks {
             Ok(Renewal::Renewed { ttl }) => {
                 Ok((sent + ttl - drift_margin(ttl)).saturating_since(shared.clock.now()))
             }
-            Ok(Renewal::Lost(why)) => {
-                Err(Error::Lost { lock: claim.name.clone(), token: detached.token, why })
-            }
+            Ok(Renewal::Lost(why)) => Err(detached.lost(shared, why)),
             Err(error) => Err(Error::from_store(Some(&claim.name), &shared.store, error)),
         }
     }
@@ -209,9 +212,7 @@ impl Locks {
             // It found the work of the request before done.
             Ok(Released::Absent) if tries.count > 1 => Ok(()),
             Ok(Released::Held) => Ok(()),
-            Ok(Released::Waited | Released::Absent) => {
-                Err(Error::Lost { lock: claim.name.clone(), token: detached.token, why: Why::Gone })
-            }
+            Ok(Released::Waited | Released::Absent) => Err(detached.lost(shared, Why::Gone)),
             Err(error) => Err(Error::from_store(Some(&claim.name), &shared.store, error)),
         }
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{Busy, Holder, Refusal, RefusalKind, StoreError, Why};
+use crate::backend::{Holder, Refusal, RefusalKind, StoreError, Why};
 use crate::name::{InvalidName, LockName};
 use crate::token::FencingToken;
 
@@ -17,28 +17,34 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// Another party holds the lock, and the caller did not want to wait.
-    #[error("lock {lock:?} is busy{}", Held(.holder.as_deref()))]
+    #[error("lock {lock:?} on {store} is busy{}", Held(.holder.as_deref()))]
     Busy {
         /// Which lock.
         lock: LockName,
+        /// On which store.
+        store: Arc<str>,
         /// Who holds it, if the store says.
         holder: Option<Box<Holder>>,
     },
     /// The caller waited as long as it wanted, and others were still ahead.
-    #[error("timed out after {} waiting for lock {lock:?}{}", coarse(*.waited), Held(.holder.as_deref()))]
+    #[error("timed out after {} waiting for lock {lock:?} on {store}{}", coarse(*.waited), Held(.holder.as_deref()))]
     TimedOut {
         /// Which lock.
         lock: LockName,
+        /// On which store.
+        store: Arc<str>,
         /// For how long.
         waited: Duration,
         /// Who holds it, if the store says.
         holder: Option<Box<Holder>>,
     },
     /// The lock was held, and is not any more: whatever the caller did under it may overlap with its successor.
-    #[error("lock {lock:?} was lost: {why}")]
+    #[error("lock {lock:?} on {store} was lost: {why}")]
     Lost {
         /// Which lock.
         lock: LockName,
+        /// On which store.
+        store: Arc<str>,
         /// The number of the grant that ended.
         token: FencingToken,
         /// How.
@@ -55,10 +61,12 @@ pub enum Error {
         cause: StoreError,
     },
     /// The store, or tenure itself, refused: nothing changed, and trying again as it is will not help.
-    #[error("refused{}: {}", For(.lock.as_ref()), .refusal.message)]
+    #[error("refused{}{}: {}", For(.lock.as_ref()), On(.store.as_deref()), .refusal.message)]
     Refused {
         /// Which lock, if it was about one.
         lock: Option<LockName>,
+        /// By which store, if it was one.
+        store: Option<Arc<str>>,
         /// Of what kind, and why.
         refusal: Refusal,
     },
@@ -88,21 +96,27 @@ impl Error {
         }
     }
 
-    pub(crate) fn busy(lock: &LockName, busy: Option<Busy>) -> Self {
-        Self::Busy { lock: lock.clone(), holder: busy.and_then(|busy| busy.holder).map(Box::new) }
+    /// The store it is about.
+    pub fn store(&self) -> Option<&str> {
+        match self {
+            Self::Busy { store, .. } | Self::TimedOut { store, .. } => Some(store),
+            Self::Lost { store, .. } | Self::Unavailable { store, .. } => Some(store),
+            Self::Refused { store, .. } => store.as_deref(),
+            Self::Closed => None,
+        }
     }
 
     pub(crate) fn from_store(lock: Option<&LockName>, store: &Arc<str>, cause: StoreError) -> Self {
         match cause {
             StoreError::Refused(refusal) if refusal.kind != RefusalKind::Unavailable => {
-                Self::Refused { lock: lock.cloned(), refusal }
+                Self::Refused { lock: lock.cloned(), store: Some(store.clone()), refusal }
             }
             cause => Self::Unavailable { lock: lock.cloned(), store: store.clone(), cause },
         }
     }
 
     pub(crate) fn refused(lock: Option<&LockName>, kind: RefusalKind, message: impl Into<String>) -> Self {
-        Self::Refused { lock: lock.cloned(), refusal: Refusal { kind, message: message.into() } }
+        Self::Refused { lock: lock.cloned(), store: None, refusal: Refusal { kind, message: message.into() } }
     }
 }
 
@@ -133,6 +147,14 @@ struct For<'a>(Option<&'a LockName>);
 impl fmt::Display for For<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.map_or(Ok(()), |lock| write!(f, " for lock {lock:?}"))
+    }
+}
+
+struct On<'a>(Option<&'a str>);
+
+impl fmt::Display for On<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |store| write!(f, " by {store}"))
     }
 }
 

@@ -115,7 +115,12 @@ impl Guard {
     }
 
     pub(crate) fn lost_error(&self, why: Why) -> Error {
-        Error::Lost { lock: self.name().clone(), token: self.token(), why }
+        Error::Lost {
+            lock: self.name().clone(),
+            store: self.lease.hold.store.clone(),
+            token: self.token(),
+            why,
+        }
     }
 }
 

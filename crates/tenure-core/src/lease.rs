@@ -156,6 +156,7 @@ impl fmt::Debug for Lease {
 /// the end of its validity.
 pub(crate) struct Hold {
     pub(crate) claim: Arc<Claim>,
+    pub(crate) store: Arc<str>,
     pub(crate) token: FencingToken,
     pub(crate) trail: Trail,
     pub(crate) lane: u32,
@@ -207,6 +208,7 @@ impl Hold {
             return None;
         }
         let hold = Arc::new(Self {
+            store: shared.store.clone(),
             token: grant.token,
             trail,
             lane: shared.backend.lane(&claim.name),

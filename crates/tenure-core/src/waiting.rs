@@ -117,14 +117,14 @@ pub(crate) async fn obtain(pending: &mut Pending, wait: Wait) -> Result<Obtained
 }
 
 fn too_late(pending: &Pending, wait: Wait, start: BootInstant, busy: Busy) -> Error {
-    let lock = pending.claim.name.clone();
+    let (lock, store) = (pending.claim.name.clone(), pending.shared.store.clone());
+    let holder = busy.holder.map(Box::new);
     match wait {
-        Wait::No => Error::busy(&lock, Some(busy)),
-        Wait::AtMost(_) | Wait::ForEver => Error::TimedOut {
-            lock,
-            waited: pending.shared.clock.now().saturating_since(start),
-            holder: busy.holder.map(Box::new),
-        },
+        Wait::No => Error::Busy { lock, store, holder },
+        Wait::AtMost(_) | Wait::ForEver => {
+            let waited = pending.shared.clock.now().saturating_since(start);
+            Error::TimedOut { lock, store, waited, holder }
+        }
     }
 }
 

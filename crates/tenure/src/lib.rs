@@ -83,13 +83,16 @@ impl Connected {
                         cause @ StoreError::Refused(Refusal { kind: RefusalKind::Unavailable, .. }) => {
                             Error::Unavailable { lock: None, store, cause }
                         }
-                        StoreError::Refused(refusal) => Error::Refused { lock: None, refusal },
+                        StoreError::Refused(refusal) => {
+                            Error::Refused { lock: None, store: Some(store), refusal }
+                        }
                         cause @ StoreError::Unknown(_) => Error::Unavailable { lock: None, store, cause },
                     }
                 })?;
                 let liveness = store.liveness_fd().try_clone_to_owned().ok();
                 Ok(Self { locks: Locks::new(store), kind: "file", liveness })
             }
+            // Another store: its arm here, its scheme in STORES, its feature in Cargo.toml.
             _ => Err(misconfigured(format!(
                 "no store is known for {url}: this build has {}",
                 STORES.iter().map(|scheme| format!("{scheme}:")).collect::<Vec<_>>().join(" and ")
@@ -100,5 +103,5 @@ impl Connected {
 
 fn misconfigured(message: String) -> Error {
     let kind = RefusalKind::Configuration;
-    Error::Refused { lock: None, refusal: Refusal { kind, message } }
+    Error::Refused { lock: None, store: None, refusal: Refusal { kind, message } }
 }

@@ -18,7 +18,7 @@ pub(super) async fn trying_never_waits(subject: Arc<dyn Subject>) {
     let tried = within(SLACK, "trying", b.lock("try").try_acquire()).await;
     assert!(tried.expect("the store answers").is_none());
     match within(SLACK, "trying", b.lock("try").wait(Duration::ZERO).acquire()).await {
-        Err(Error::Busy { lock, holder }) => {
+        Err(Error::Busy { lock, holder, .. }) => {
             assert_eq!(lock.as_str(), "try");
             if let Some(holder) = holder {
                 assert_eq!(holder.label.as_str(), "the holder");
