@@ -4,6 +4,7 @@
 //! may not. `test` does the set-up and then runs everything. Each step prints the command it runs, so that any of them
 //! can be repeated by hand.
 
+mod bench;
 mod setup;
 mod steps;
 
@@ -14,6 +15,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   setup    install what the tests need
   test     setup, formatting, lints, docs, all tests
   audit    licences, bans and sources of every dependency (installs cargo-deny on first use)
+  bench    measure against other locks: `bench [run] [--smoke]`, then `bench report` for tables and plots
 ";
 
 fn main() -> ExitCode {
@@ -23,6 +25,7 @@ fn main() -> ExitCode {
         ["setup"] => setup::run(),
         ["test"] => setup::run().and_then(|()| steps::test()),
         ["audit"] => steps::audit(),
+        ["bench", ref arguments @ ..] => bench::run(arguments),
         _ => {
             eprint!("{USAGE}");
             return ExitCode::from(2);

@@ -1,0 +1,84 @@
+"""redis-py's Lock as a worker of the bench, at its defaults. The lines it talks are told in src/workers.rs.
+
+asyncio, because a thousand waiters are a thousand threads otherwise, and threads cost it more than they bring.
+"""
+
+import asyncio
+import sys
+import time
+
+import redis.asyncio
+
+TTL_S = 30
+
+
+def now():
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def say(line):
+    print(line, flush=True)
+
+
+async def line():
+    return await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+
+
+async def party(client, number, name, until, rows):
+    while now() < until:
+        lock = client.lock(name, timeout=TTL_S)
+        asked = now()
+        await lock.acquire()
+        granted = now()
+        released = now()
+        await lock.release()
+        rows.append((number, asked, granted, released, now()))
+
+
+async def loop(client, names, tasks, seconds):
+    await line()
+    until = now() + int(float(seconds) * 1e9)
+    rows = []
+    parties = [
+        asyncio.ensure_future(
+            party(client, i, f"bench/{i}" if names == "own" else "bench/one", until, rows)
+        )
+        for i in range(int(tasks))
+    ]
+    # Without contention every party ends by itself; with it, some would still wait.
+    await asyncio.wait(parties, timeout=float(seconds) + (1.0 if names == "own" else 0.0))
+    for p in parties:
+        p.cancel()
+    await asyncio.gather(*parties, return_exceptions=True)
+    say("\n".join(" ".join(map(str, row)) for row in rows) + ("\n" if rows else "") + "done")
+    await line()
+
+
+async def wait(client, tasks):
+    await line()
+    held = client.lock("bench/one", timeout=TTL_S)
+    await held.acquire()
+    waiters = [
+        asyncio.ensure_future(client.lock("bench/one", timeout=TTL_S).acquire()) for _ in range(int(tasks))
+    ]
+    await asyncio.sleep(1.5)
+    say("standing")
+    await line()
+    for w in waiters:
+        w.cancel()
+    await asyncio.gather(*waiters, return_exceptions=True)
+    await held.release()
+    say("done")
+
+
+async def main():
+    url, job, *arguments = sys.argv[1:]
+    # A connection for each task: a pool that is too small refuses instead of waiting.
+    client = redis.asyncio.from_url(url, max_connections=2000)
+    await client.ping()
+    say("ready")
+    await {"loop": loop, "wait": wait}[job](client, *arguments)
+    await client.aclose()
+
+
+asyncio.run(main())

@@ -1,0 +1,77 @@
+//! Which plots there are, and what stands in them.
+
+use std::collections::BTreeSet;
+
+use super::median;
+use super::svg::{Bars, Lines, Series};
+use crate::contender::Contender;
+use crate::results::{Handover, Results};
+
+/// File names and contents.
+pub(super) fn all(results: &Results) -> Vec<(&'static str, String)> {
+    vec![
+        ("uncontended.svg", uncontended(results)),
+        (
+            "handover.svg",
+            by_waiters(results, "hand-overs per second, waiters in 4 processes", "/s", |row| {
+                row.handovers_per_second
+            }),
+        ),
+        (
+            "gap.svg",
+            by_waiters(results, "from release to the next grant, p99, waiters in 4 processes", "µs", |row| {
+                row.gap_p99_us
+            }),
+        ),
+    ]
+}
+
+const fn colour(contender: Contender) -> &'static str {
+    match contender {
+        Contender::Tenure => "#0b6e4f",
+        Contender::Rslock => "#c8553d",
+        Contender::Plain => "#8a8f98",
+        Contender::RedisPy => "#3a6ea5",
+        Contender::Redlock => "#b08900",
+    }
+}
+
+fn uncontended(results: &Results) -> String {
+    let tasks: BTreeSet<usize> = results.uncontended.iter().map(|row| row.tasks).collect();
+    let series = Contender::ALL.map(|contender| {
+        let value = |tasks: &usize| {
+            let rows =
+                results.uncontended.iter().filter(|row| row.contender == contender && row.tasks == *tasks);
+            median(rows.map(|row| row.pairs_per_second)).unwrap_or(0.0)
+        };
+        Series {
+            name: contender.name(),
+            colour: colour(contender),
+            values: tasks.iter().map(value).collect(),
+        }
+    });
+    let groups =
+        tasks.iter().map(|tasks| if *tasks == 1 { "1 task".into() } else { format!("{tasks} tasks") });
+    Bars {
+        title: "acquire+release per second, each task its own lock",
+        groups: groups.collect(),
+        series: &series,
+    }
+    .draw()
+}
+
+fn by_waiters(results: &Results, title: &str, unit: &str, value: fn(&Handover) -> f64) -> String {
+    let waiters: BTreeSet<usize> = results.handover.iter().map(|row| row.waiters).collect();
+    let processes = results.handover.iter().map(|row| row.processes).max().unwrap_or(1);
+    let series = Contender::WAITING.map(|contender| {
+        let values = waiters.iter().map(|waiters| {
+            let rows = results.handover.iter().filter(|row| {
+                row.contender == contender && row.waiters == *waiters && row.processes == processes
+            });
+            median(rows.map(value)).unwrap_or(0.0)
+        });
+        Series { name: contender.name(), colour: colour(contender), values: values.collect() }
+    });
+    let points = waiters.iter().map(|waiters| format!("{waiters} waiters")).collect();
+    Lines { title, unit, points, series: &series }.draw()
+}

@@ -1,0 +1,202 @@
+//! The figures that tenure owes, and what was measured.
+
+use std::fmt::Write as _;
+
+use super::median;
+use crate::contender::Contender;
+use crate::results::{Handover, Results, Uncontended};
+
+struct Owed {
+    figure: &'static str,
+    required: &'static str,
+    measured: String,
+    is_met: bool,
+}
+
+/// One row per figure; figures whose scenario was left out are left out.
+pub(crate) fn table(results: &Results) -> String {
+    let mut text = "| figure | required | measured | |\n|---|---|---|---|\n".to_owned();
+    for owed in owed(results) {
+        let verdict = if owed.is_met { "met" } else { "**missed**" };
+        let _ = writeln!(text, "| {} | {} | {} | {verdict} |", owed.figure, owed.required, owed.measured);
+    }
+    text
+}
+
+fn owed(results: &Results) -> Vec<Owed> {
+    let rows = [
+        throughput_against(results, Contender::Rslock, 1.3, "≥ 1.3 × `rslock` (which has no token)"),
+        throughput_against(results, Contender::Plain, 0.8, "goal: 0.8 × plain `SET NX`+`DEL`"),
+        latency(results),
+        faster_than_peers(results),
+        evenness(results),
+        commands(results),
+        renewal(results),
+        stall(results),
+        keys(results),
+        overlaps(results),
+    ];
+    rows.into_iter().flatten().collect()
+}
+
+/// The median ratio of tenure to another, round by round: both were measured next to each other.
+fn ratio(
+    results: &Results,
+    other: Contender,
+    tasks: usize,
+    value: impl Fn(&Uncontended) -> f64,
+) -> Option<f64> {
+    let of = |contender: Contender| {
+        results.uncontended.iter().filter(move |row| row.contender == contender && row.tasks == tasks)
+    };
+    let pairs = of(Contender::Tenure)
+        .filter_map(|ours| Some(value(ours) / value(of(other).find(|theirs| theirs.round == ours.round)?)));
+    median(pairs)
+}
+
+fn throughput_against(
+    results: &Results,
+    other: Contender,
+    at_least: f64,
+    required: &'static str,
+) -> Option<Owed> {
+    let tasks = results.uncontended.iter().map(|row| row.tasks).max()?;
+    let ratio = ratio(results, other, tasks, |row| row.pairs_per_second)?;
+    Some(Owed {
+        figure: "acquire+release per second, 512 tasks, with token",
+        required,
+        measured: format!("{ratio:.2} ×"),
+        is_met: ratio >= at_least,
+    })
+}
+
+fn latency(results: &Results) -> Option<Owed> {
+    let ratio = ratio(results, Contender::Plain, 1, |row| row.p50_us)?;
+    Some(Owed {
+        figure: "acquire+release, 1 task, latency (p50)",
+        required: "≤ 1.15 × the two plain commands",
+        measured: format!("{ratio:.2} ×"),
+        is_met: ratio <= 1.15,
+    })
+}
+
+/// The median rate of hand-overs.
+fn rate(results: &Results, contender: Contender, waiters: usize, processes: usize) -> Option<f64> {
+    let fits =
+        |row: &&Handover| row.contender == contender && row.waiters == waiters && row.processes == processes;
+    median(results.handover.iter().filter(fits).map(|row| row.handovers_per_second))
+}
+
+fn faster_than_peers(results: &Results) -> Option<Owed> {
+    let peers = [Contender::Rslock, Contender::RedisPy, Contender::Redlock];
+    let mut ratios = Vec::new();
+    for processes in processes(results) {
+        let ours = rate(results, Contender::Tenure, 128, processes)?;
+        for peer in peers {
+            ratios.push((ours / rate(results, peer, 128, processes)?, peer, processes));
+        }
+    }
+    let (least, peer, in_processes) = ratios.into_iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
+    Some(Owed {
+        figure: "hand-overs per second, 128 waiters",
+        required: "≥ 15 × `rslock`, `redis-py`, `redlock`",
+        measured: format!("at least {least:.0} × ({}, {in_processes} process(es))", peer.name()),
+        is_met: least >= 15.0,
+    })
+}
+
+fn processes(results: &Results) -> Vec<usize> {
+    let mut processes: Vec<usize> = results.handover.iter().map(|row| row.processes).collect();
+    processes.sort_unstable();
+    processes.dedup();
+    processes
+}
+
+fn evenness(results: &Results) -> Option<Owed> {
+    let mut spreads = Vec::new();
+    for processes in processes(results) {
+        let mut waiters: Vec<usize> = results.handover.iter().map(|row| row.waiters).collect();
+        waiters.sort_unstable();
+        waiters.dedup();
+        let rates: Vec<f64> = waiters
+            .iter()
+            .filter_map(|waiters| rate(results, Contender::Tenure, *waiters, processes))
+            .collect();
+        let most = rates.iter().copied().max_by(f64::total_cmp)?;
+        let least = rates.iter().copied().min_by(f64::total_cmp)?;
+        spreads.push((1.0 - least / most, processes, least, most));
+    }
+    let shown: Vec<String> = spreads
+        .iter()
+        .map(|(spread, processes, least, most)| {
+            format!("{:.0} % in {processes} ({least:.0}–{most:.0}/s)", spread * 100.0)
+        })
+        .collect();
+    Some(Owed {
+        figure: "the same from 2 to 1 000 waiters",
+        required: "within 30 %",
+        measured: shown.join(", "),
+        is_met: spreads.iter().all(|(spread, ..)| *spread <= 0.3) && !spreads.is_empty(),
+    })
+}
+
+fn commands(results: &Results) -> Option<Owed> {
+    let ours = results.handover.iter().filter(|row| row.contender == Contender::Tenure);
+    let most = ours.map(|row| row.commands_per_grant).max_by(f64::total_cmp)?;
+    Some(Owed {
+        figure: "store commands per contended acquisition",
+        required: "≤ 2.2 at any number of waiters",
+        measured: format!("at most {most:.2} in any round"),
+        is_met: most <= 2.2,
+    })
+}
+
+fn renewal(results: &Results) -> Option<Owed> {
+    let most = results.renewal.iter().max_by_key(|row| row.locks)?;
+    Some(Owed {
+        figure: "renewing 100 k locks at ttl 30 s, client",
+        required: "< 10 % of one core",
+        measured: format!("{:.1} %, {} lost", most.client_cores * 100.0, most.lost),
+        is_met: most.client_cores < 0.1 && most.lost == 0,
+    })
+}
+
+fn stall(results: &Results) -> Option<Owed> {
+    let most = results.renewal.iter().max_by_key(|row| row.locks)?;
+    Some(Owed {
+        figure: "the same, longest server stall",
+        required: "≤ 5 ms",
+        measured: format!(
+            "{:.1} ms for a bystander ({:.1} ms while idle), longest call {:.1} ms",
+            most.ping_max_ms, most.ping_max_idle_ms, most.command_max_ms
+        ),
+        is_met: most.ping_max_ms <= 5.0,
+    })
+}
+
+fn keys(results: &Results) -> Option<Owed> {
+    let uncontended = results.uncontended.iter().map(|row| (row.contender, row.keys_left));
+    let handover = results.handover.iter().map(|row| (row.contender, row.keys_left));
+    let memory = results.memory.iter().map(|row| (row.contender, row.keys_left));
+    let renewal = results.renewal.iter().map(|row| (Contender::Tenure, row.keys_left));
+    let all = uncontended.chain(handover).chain(memory).chain(renewal);
+    let most = all.filter(|(contender, _)| *contender == Contender::Tenure).map(|(_, left)| left).max()?;
+    Some(Owed {
+        figure: "keys left after everything is released",
+        required: "0 besides expiring fence keys",
+        measured: format!("{most}, after every measurement"),
+        is_met: most == 0,
+    })
+}
+
+fn overlaps(results: &Results) -> Option<Owed> {
+    let ours = results.handover.iter().filter(|row| row.contender == Contender::Tenure);
+    let sum: u64 = ours.clone().map(|row| row.overlaps).sum();
+    ours.clone().next()?;
+    Some(Owed {
+        figure: "grants that overlapped",
+        required: "0",
+        measured: sum.to_string(),
+        is_met: sum == 0,
+    })
+}

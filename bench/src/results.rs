@@ -1,0 +1,104 @@
+//! What was measured, as it is written: one entry per round, nothing summarised over rounds.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::contender::Contender;
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Results {
+    /// Tiny figures that only prove that the bench works.
+    pub(crate) smoke: bool,
+    pub(crate) cores: usize,
+    /// The server and every contender.
+    pub(crate) versions: BTreeMap<String, String>,
+    pub(crate) uncontended: Vec<Uncontended>,
+    pub(crate) handover: Vec<Handover>,
+    pub(crate) standing: Vec<Standing>,
+    pub(crate) memory: Vec<Memory>,
+    pub(crate) renewal: Vec<Renewal>,
+}
+
+/// Tasks that each take and give back a lock of their own, over and over.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Uncontended {
+    pub(crate) contender: Contender,
+    pub(crate) tasks: usize,
+    pub(crate) round: usize,
+    /// Acquire and release, together one.
+    pub(crate) pairs_per_second: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) client_cpu_us_per_pair: f64,
+    pub(crate) server_cpu_us_per_pair: f64,
+    pub(crate) commands_per_pair: f64,
+    pub(crate) keys_left: u64,
+}
+
+/// Parties that all want the same lock, over and over, and hold it for no time.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Handover {
+    pub(crate) contender: Contender,
+    pub(crate) waiters: usize,
+    pub(crate) processes: usize,
+    pub(crate) round: usize,
+    pub(crate) grants_per_second: f64,
+    /// Grants that went to another party than the one before.
+    pub(crate) handovers_per_second: f64,
+    /// From the call of release by one party to the grant of the next, another one.
+    pub(crate) gap_p50_us: f64,
+    pub(crate) gap_p99_us: f64,
+    /// From asking to the grant.
+    pub(crate) wait_p50_ms: f64,
+    pub(crate) wait_p99_ms: f64,
+    /// Parties that got the lock at least once while it was measured.
+    pub(crate) served: usize,
+    pub(crate) commands_per_grant: f64,
+    /// Grants that began before the one before had ended. There may be none.
+    pub(crate) overlaps: u64,
+    pub(crate) keys_left: u64,
+}
+
+/// Parties that wait for a lock that nobody gives back.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Standing {
+    pub(crate) contender: Contender,
+    pub(crate) waiters: usize,
+    pub(crate) bytes_per_waiter: f64,
+    pub(crate) connections: u64,
+    pub(crate) commands_per_second: f64,
+}
+
+/// What the server's memory says of held locks.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Memory {
+    pub(crate) contender: Contender,
+    pub(crate) locks: usize,
+    pub(crate) bytes_per_held: f64,
+    /// After all of them were released.
+    pub(crate) bytes_per_released: f64,
+    pub(crate) keys_left: u64,
+}
+
+/// Many locks that one process holds and renews.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Renewal {
+    pub(crate) locks: usize,
+    pub(crate) ttl_s: f64,
+    pub(crate) seconds: f64,
+    pub(crate) renewals_per_second: f64,
+    pub(crate) commands_per_second: f64,
+    /// CPU time per second: 1.0 is one core.
+    pub(crate) client_cores: f64,
+    pub(crate) server_cores: f64,
+    /// The longest round trip of a PING every millisecond over another connection, and the same before, while the
+    /// server was idle: the difference is ours.
+    pub(crate) ping_max_ms: f64,
+    pub(crate) ping_p999_ms: f64,
+    pub(crate) ping_max_idle_ms: f64,
+    /// The longest single command by the server's own clock.
+    pub(crate) command_max_ms: f64,
+    pub(crate) lost: u64,
+    pub(crate) keys_left: u64,
+}

@@ -1,0 +1,102 @@
+//! Hand-overs: parties that all want one lock, over and over, in one process and in several.
+
+use std::collections::BTreeSet;
+
+use super::quantile;
+use crate::contender::Contender;
+use crate::machine::now_nanos;
+use crate::plan::Plan;
+use crate::results::{Handover, Results};
+use crate::server::Watched;
+use crate::workers::{Row, Worker};
+
+pub(super) fn run(plan: &Plan, server: &mut Watched, results: &mut Results) -> Result<(), String> {
+    for processes in plan.processes.iter().copied() {
+        for waiters in plan.waiters.iter().copied() {
+            for round in 0..plan.handover_rounds {
+                for contender in Contender::WAITING {
+                    let figures = measure(plan, server, contender, waiters, processes, round)?;
+                    eprintln!(
+                        "hand-over, {waiters} waiters in {processes}, round {round}: {:8} {:6.0}/s of {:6.0} grants/s, \
+                         gap p50 {:7.1} p99 {:8.1} µs, wait p99 {:7.1} ms, {:6.2} commands, {} served",
+                        contender.name(),
+                        figures.handovers_per_second,
+                        figures.grants_per_second,
+                        figures.gap_p50_us,
+                        figures.gap_p99_us,
+                        figures.wait_p99_ms,
+                        figures.commands_per_grant,
+                        figures.served,
+                    );
+                    results.handover.push(figures);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn measure(
+    plan: &Plan,
+    server: &mut Watched,
+    contender: Contender,
+    waiters: usize,
+    processes: usize,
+    round: usize,
+) -> Result<Handover, String> {
+    server.reset()?;
+    // Not more processes than parties.
+    let processes_used = processes.min(waiters);
+    let seconds = (plan.warm_up + plan.handover_span).as_secs_f64() + 0.2;
+    let mut workers = Vec::new();
+    for i in 0..processes_used {
+        let parties = waiters / processes_used + usize::from(i < waiters % processes_used);
+        let job = ["loop", "one", &parties.to_string(), &seconds.to_string()];
+        workers.push(Worker::start(contender, &server.url(), &job)?);
+    }
+    for worker in &mut workers {
+        worker.tell("go")?;
+    }
+    std::thread::sleep(plan.warm_up);
+    let (begin, requests_before) = (now_nanos(), server.requests(contender)?);
+    std::thread::sleep(plan.handover_span);
+    let (end, requests_after) = (now_nanos(), server.requests(contender)?);
+    let mut rows = Vec::new();
+    for (i, worker) in workers.iter_mut().enumerate() {
+        // Parties are numbered in their process.
+        let of_worker = worker.rows()?;
+        rows.extend(of_worker.into_iter().map(|row| Row { party: row.party * processes_used + i, ..row }));
+    }
+    drop(workers);
+    rows.sort_unstable_by_key(|row| row.granted);
+    let rows: Vec<Row> = rows.into_iter().filter(|row| (begin..end).contains(&row.granted)).collect();
+    let mut gaps = Vec::new();
+    let mut overlaps = 0;
+    for pair in rows.windows(2) {
+        if pair[1].granted < pair[0].released {
+            overlaps += 1;
+        } else if pair[1].party != pair[0].party {
+            gaps.push(pair[1].granted - pair[0].released);
+        }
+    }
+    gaps.sort_unstable();
+    let mut waits: Vec<u64> = rows.iter().map(|row| row.granted - row.asked).collect();
+    waits.sort_unstable();
+    let span = (end - begin) as f64 / 1e9;
+    Ok(Handover {
+        contender,
+        waiters,
+        processes,
+        round,
+        grants_per_second: rows.len() as f64 / span,
+        handovers_per_second: gaps.len() as f64 / span,
+        gap_p50_us: quantile(&gaps, 0.5) / 1e3,
+        gap_p99_us: quantile(&gaps, 0.99) / 1e3,
+        wait_p50_ms: quantile(&waits, 0.5) / 1e6,
+        wait_p99_ms: quantile(&waits, 0.99) / 1e6,
+        served: rows.iter().map(|row| row.party).collect::<BTreeSet<_>>().len(),
+        commands_per_grant: (requests_after - requests_before) as f64 / rows.len().max(1) as f64,
+        overlaps,
+        keys_left: server.keys_left()?,
+    })
+}

@@ -1,0 +1,104 @@
+//! The contenders in Rust behind one pair of calls.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::TcpSettings;
+use redis::{Client, IntoConnectionInfo};
+use rslock::LockManager;
+use tenure_core::{Guard, Locks};
+use tenure_redis::{Redis, RedisConfig};
+
+use crate::contender::Contender;
+
+pub(crate) enum Locker {
+    Tenure(Locks),
+    Rslock(LockManager),
+    Plain(MultiplexedConnection, AtomicU64),
+}
+
+/// What is given back.
+pub(crate) enum Held {
+    Tenure(Guard),
+    Rslock(rslock::Lock),
+    Plain(String),
+}
+
+impl Locker {
+    pub(crate) async fn connect(contender: Contender, url: &str) -> Result<Arc<Self>, String> {
+        Ok(Arc::new(match contender {
+            Contender::Tenure => {
+                let config = RedisConfig::from_url(url).map_err(|error| error.to_string())?;
+                Self::Tenure(Locks::new(Redis::connect(config).await.map_err(|error| error.to_string())?))
+            }
+            Contender::Rslock => {
+                let manager = LockManager::new(vec![url]);
+                // It connects when it is first used.
+                let lock = manager.lock("bench/first", Duration::from_secs(1)).await;
+                manager.unlock(&lock.map_err(|error| error.to_string())?).await;
+                Self::Rslock(manager)
+            }
+            _ => {
+                let info = url.into_connection_info().map_err(|error| error.to_string())?;
+                // As tenure sets it: not a difference to be measured.
+                let info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
+                let client = Client::open(info).map_err(|error| error.to_string())?;
+                let connection = client.get_multiplexed_async_connection().await;
+                Self::Plain(connection.map_err(|error| error.to_string())?, AtomicU64::new(0))
+            }
+        }))
+    }
+
+    pub(crate) async fn acquire(&self, name: &str, ttl: Duration) -> Result<Held, String> {
+        match self {
+            Self::Tenure(locks) => {
+                let guard = locks.lock(name).ttl(ttl).acquire().await.map_err(|error| error.to_string())?;
+                Ok(Held::Tenure(guard))
+            }
+            Self::Rslock(manager) => {
+                let lock = manager.acquire_no_guard(name, ttl).await;
+                lock.map(Held::Rslock).map_err(|error| error.to_string())
+            }
+            Self::Plain(connection, serial) => {
+                let value = serial.fetch_add(1, Ordering::Relaxed);
+                let mut set = redis::cmd("SET");
+                set.arg(name).arg(value).arg("NX").arg("PX").arg(ttl.as_millis() as u64);
+                let answer: Option<String> =
+                    set.query_async(&mut connection.clone()).await.map_err(|error| error.to_string())?;
+                answer.map(|_| Held::Plain(name.to_owned())).ok_or_else(|| "busy".to_owned())
+            }
+        }
+    }
+
+    pub(crate) async fn release(&self, held: Held) -> Result<(), String> {
+        match (self, held) {
+            (_, Held::Tenure(guard)) => guard.release().await.map_err(|error| error.to_string()),
+            (Self::Rslock(manager), Held::Rslock(lock)) => {
+                manager.unlock(&lock).await;
+                Ok(())
+            }
+            (Self::Plain(connection, _), Held::Plain(name)) => {
+                let mut delete = redis::cmd("DEL");
+                delete.arg(name);
+                delete.exec_async(&mut connection.clone()).await.map_err(|error| error.to_string())
+            }
+            _ => Err("held by another contender".into()),
+        }
+    }
+
+    pub(crate) fn renewed_and_lost(&self) -> (u64, u64) {
+        match self {
+            Self::Tenure(locks) => (locks.stats().renewed, locks.stats().lost_total()),
+            _ => (0, 0),
+        }
+    }
+
+    /// Waits for what is still being cleaned up.
+    pub(crate) async fn close(&self) {
+        if let Self::Tenure(locks) = self {
+            let _ = locks.close(Duration::from_secs(10)).await;
+        }
+    }
+}
