@@ -230,6 +230,11 @@ impl Hold {
             claim,
         });
         shared.keeper.keep(&hold);
+        shared.meters.begun();
+        // Only those who hold alone are told apart by order: shared grants may be noted in any.
+        if matches!(hold.claim.mode, Mode::Exclusive | Mode::Once) {
+            shared.meters.check_token(&hold.claim.name, hold.token);
+        }
         hold.poll_revoked();
         if shared.is_closed() {
             hold.lose(Why::Closed);

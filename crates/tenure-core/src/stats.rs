@@ -3,12 +3,16 @@
 //! Every count is kept here, for [`Locks::stats`](crate::Locks::stats), and told to the `metrics` facade, for whatever
 //! exporter the program has installed before it made its client. Labels are bounded: never a lock's name.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::backend::Why;
 use crate::error::Error;
+use crate::name::LockName;
+use crate::token::FencingToken;
 
 /// The upper bounds of the buckets, in microseconds; the last one has none.
 const BOUNDS_MICROS: [u64; 15] = [
@@ -136,11 +140,39 @@ pub(crate) struct Meters {
     renew_slack: Durations,
     waiters: AtomicU64,
     waiters_there: metrics::Gauge,
+    held_there: metrics::Gauge,
+    fence: Fences,
+    fence_regressions: Tally,
+}
+
+/// The highest tokens of the locks used lately: a lower one means that the store has forgotten, or is not the one it was.
+#[derive(Default)]
+struct Fences(Mutex<HashMap<LockName, FencingToken>>);
+
+impl Fences {
+    /// How many locks are kept in mind.
+    const MAX: usize = 1024;
+
+    /// Notes a grant; answers whether a higher token was seen before.
+    fn is_regression(&self, name: &LockName, token: FencingToken) -> bool {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(highest) = seen.get_mut(name) {
+            let is_lower = token < *highest;
+            *highest = token.max(*highest);
+            return is_lower;
+        }
+        if seen.len() >= Self::MAX {
+            seen.clear();
+        }
+        seen.insert(name.clone(), token);
+        false
+    }
 }
 
 impl Meters {
     /// `kind` is the kind of store: `redis`, `file`.
     pub(crate) fn new(kind: &str) -> Self {
+        describe();
         let kind: String = kind.into();
         Self {
             acquired: Outcome::ALL.map(|(_, outcome)| {
@@ -166,7 +198,12 @@ impl Meters {
                 metrics::histogram!("tenure_renew_slack_seconds", "store" => kind.clone()),
             ),
             waiters: AtomicU64::new(0),
-            waiters_there: metrics::gauge!("tenure_waiters", "store" => kind),
+            waiters_there: metrics::gauge!("tenure_waiters", "store" => kind.clone()),
+            held_there: metrics::gauge!("tenure_held", "store" => kind.clone()),
+            fence: Fences::default(),
+            fence_regressions: Tally::new(
+                metrics::counter!("tenure_fence_regression_total", "store" => kind),
+            ),
         }
     }
 
@@ -179,8 +216,23 @@ impl Meters {
         self.attempts.add();
     }
 
+    /// A lock was granted.
+    pub(crate) fn begun(&self) {
+        self.held_there.increment(1.0);
+    }
+
+    /// A lock that was held is not any more.
     pub(crate) fn held(&self, duration: Duration) {
+        self.held_there.decrement(1.0);
         self.hold.add(duration);
+    }
+
+    /// Of two exclusive grants of one lock, the later one must have the higher token.
+    pub(crate) fn check_token(&self, name: &LockName, token: FencingToken) {
+        if self.fence.is_regression(name, token) {
+            self.fence_regressions.add();
+            tracing::error!(lock = %name, %token, "a token is lower than one before: the store lost its memory");
+        }
     }
 
     pub(crate) fn lost(&self, why: &Why) {
@@ -219,6 +271,7 @@ impl Meters {
             attempts: self.attempts.get(),
             renewed: self.renewed.get(),
             renewals_failed: self.renewals_failed.get(),
+            fence_regressions: self.fence_regressions.get(),
             lost: REASONS.iter().zip(&self.lost).map(|(reason, tally)| (*reason, tally.get())).collect(),
             acquire: self.acquire.get(),
             hold: self.hold.get(),
@@ -231,6 +284,29 @@ impl fmt::Debug for Meters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Meters")
     }
+}
+
+/// Tells the exporter what the names mean.
+fn describe() {
+    use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+    describe_counter!("tenure_acquire_total", "Acquires, by how they ended");
+    describe_counter!("tenure_attempts_total", "Requests that acquires made");
+    describe_counter!("tenure_renew_total", "Renewals, by how they ended");
+    describe_counter!("tenure_lost_total", "Leases lost, by reason");
+    describe_counter!("tenure_fence_regression_total", "Grants with a lower token than one before");
+    describe_gauge!("tenure_waiters", "Acquires that stand in line");
+    describe_gauge!("tenure_held", "Locks held");
+    describe_histogram!(
+        "tenure_acquire_seconds",
+        Unit::Seconds,
+        "How long acquires took, however they ended"
+    );
+    describe_histogram!("tenure_hold_seconds", Unit::Seconds, "How long locks were held");
+    describe_histogram!(
+        "tenure_renew_slack_seconds",
+        Unit::Seconds,
+        "Validity left when a renewal was confirmed"
+    );
 }
 
 pub(crate) struct Waiting<'a>(&'a Meters);
@@ -270,6 +346,8 @@ pub struct Stats {
     pub renewed: u64,
     /// Renewals that were not.
     pub renewals_failed: u64,
+    /// Grants with a lower token than one before: the store lost its memory, or is not the one it was.
+    pub fence_regressions: u64,
     /// Leases that were lost, by reason.
     pub lost: Vec<(&'static str, u64)>,
     /// How long acquires took, however they ended.
@@ -343,6 +421,20 @@ mod tests {
         assert_eq!(stats.acquire.quantile(1.0), Some(Duration::from_micros(500_000)));
         assert_eq!(stats.hold.quantile(0.5), None);
         assert_eq!(stats.acquire.buckets().map(|(_, count)| count).sum::<u64>(), 4);
+    }
+
+    #[test]
+    fn a_lower_token_is_noticed() {
+        let meters = Meters::new("memory");
+        let name = LockName::new("x").unwrap();
+        for token in [5, 6, 6, 3, 7] {
+            meters.check_token(&name, FencingToken::new(token));
+        }
+        for i in 0..3000 {
+            meters.check_token(&LockName::new(format!("{i}")).unwrap(), FencingToken::new(1));
+        }
+        assert_eq!(meters.get(0).fence_regressions, 1);
+        assert!(meters.fence.0.lock().unwrap().len() <= Fences::MAX);
     }
 
     #[test]

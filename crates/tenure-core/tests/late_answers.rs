@@ -10,7 +10,7 @@ use tenure_core::clock::sleep_until;
 use tenure_core::queue::Rules;
 use tenure_core::{
     Answer, Attempt, Backend, BootInstant, Bytes, Capabilities, Claim, Clock, Error, Eviction, LeaseState,
-    Line, LockName, LockPage, LockState, Locks, Memory, Released, Renewal, Seams, Settled, StoreError,
+    Line, LockName, LockPage, LockState, Locks, Memory, Once, Released, Renewal, Seams, Settled, StoreError,
     SystemEntropy, Trail, Why, async_trait,
 };
 
@@ -163,6 +163,26 @@ async fn a_store_that_never_answers_is_unavailable_not_busy() {
         assert!(matches!(wait, Err(Error::Unavailable { .. })), "{wait:?}");
         let tried = locks.lock("x").try_acquire().await;
         assert!(matches!(tried, Err(Error::Unavailable { .. })), "{tried:?}");
+    };
+    late.clock.clone().run(scene).await;
+}
+
+/// Found in the tower layer: the pause between two tries to record a result did not watch the lease, and the caller
+/// learned half a second late that nothing was recorded.
+#[tokio::test]
+async fn a_do_once_that_cannot_be_recorded_ends_with_its_lease() {
+    let (late, locks) = Late::new(Duration::ZERO);
+    let scene = async {
+        let start = late.clock.now();
+        let store = late.clone();
+        let done = locks.once("x").ttl(TTL).run(|_| async move {
+            store.goes_away_for(TTL * 20);
+            Ok::<_, ()>(1)
+        });
+        assert_eq!(done.await.unwrap(), Ok(Once::Unrecorded(1)));
+        let valid_for = TTL - tenure_core::drift_margin(TTL);
+        let took = late.clock.now().saturating_since(start);
+        assert!(took <= valid_for, "told {took:?} after it began, {valid_for:?} were valid");
     };
     late.clock.clone().run(scene).await;
 }
