@@ -22,14 +22,21 @@ pub(crate) const FORWARDED: [Signal; 8] = [
     Signal::SIGCONT,
 ];
 
+/// What the terminal stops a job with. The wrapper stops when its command has, and only then: stopped by the terminal
+/// as well, it would stop once more when `fg` lets it read of the command's stop.
+pub(crate) const STOPPING: [Signal; 3] = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU];
+
 /// The signals of this process, from now on.
 #[derive(Debug)]
 pub(crate) struct Blocked(SignalFd);
 
 impl Blocked {
-    /// Blocks `signals`. Must come before the first thread is started: threads inherit it.
+    /// Blocks `signals`, except those that whoever started us told us to ignore, like `nohup`: blocked, they would not
+    /// be ignored any more. Must come before the first thread is started: threads inherit it.
     pub(crate) fn new(signals: impl IntoIterator<Item = Signal>) -> io::Result<Self> {
-        let mask: SigSet = signals.into_iter().collect();
+        let ignored = ignored()?;
+        let is_heeded = |signal: &Signal| ignored & (1 << (*signal as i32 - 1)) == 0;
+        let mask: SigSet = signals.into_iter().filter(is_heeded).collect();
         mask.thread_block()?;
         Ok(Self(SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?))
     }
@@ -38,6 +45,14 @@ impl Blocked {
     pub(crate) fn events(self) -> io::Result<Events> {
         Ok(Events { readable: Readable::new(&self.0)?, signals: self.0 })
     }
+}
+
+/// The signals that this process ignores, as bits.
+fn ignored() -> io::Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.ok_or_else(|| io::Error::other("/proc does not tell which signals are ignored"))
 }
 
 /// One signal that came.

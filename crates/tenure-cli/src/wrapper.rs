@@ -15,6 +15,7 @@ use std::{fs, io};
 use clap::ValueEnum;
 use nix::sys::signal::Signal;
 use rustix::process::{Pid, WaitOptions, getpgrp, getpid, kill_process, set_child_subreaper, wait};
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr};
 use tenure::clock::{Clock, SystemClock, sleep_until};
 use tenure::{BootInstant, Lease};
 
@@ -22,7 +23,7 @@ use crate::cli::{OnLost, Run};
 use crate::guardian::wire::{self, How, Order, Report, Setup};
 use crate::guardian::{self, tree};
 use crate::readable::Readable;
-use crate::signals::{Event, Events, take_default_action};
+use crate::signals::{Event, Events, STOPPING, take_default_action};
 use crate::store::Store;
 use crate::{child_env, program};
 
@@ -54,6 +55,7 @@ pub(crate) struct Wrapper {
     shares_group: bool,
     /// Whether the terminal interrupted both of us.
     is_interrupted: bool,
+    terminal: Option<Terminal>,
     clock: Arc<dyn Clock>,
 }
 
@@ -92,6 +94,7 @@ impl Wrapper {
             heard_within: (args.ttl.ttl.get() / 3).min(HEARD_WITHIN_MAX),
             shares_group,
             is_interrupted: false,
+            terminal: Terminal::note(),
             clock: Arc::new(SystemClock),
         })
     }
@@ -120,7 +123,11 @@ impl Wrapper {
                             self.forward(event);
                         }
                         let at = BootInstant::from_nanos(at);
-                        return Ended::Command { how, at, is_enforced: is_enforced || ended_by_us.is_some(), left };
+                        let is_enforced = is_enforced || ended_by_us.is_some();
+                        if is_enforced {
+                            self.restore_terminal();
+                        }
+                        return Ended::Command { how, at, is_enforced, left };
                     }
                     Ok(Some(Report::CannotStart { errno })) => {
                         return Ended::CannotStart(io::Error::from_raw_os_error(errno));
@@ -206,9 +213,8 @@ impl Wrapper {
     /// The command was stopped by the terminal: so are we, for the shell to see its job stopped. Continued, we see to it
     /// that it is, too. A command that was stopped in any other way is none of our business: its lock is renewed.
     fn stop_with_command(&self, number: i32) {
-        let stop = Signal::try_from(number).ok();
-        let is_job_control = matches!(stop, Some(Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU));
-        if let Some(stop) = stop.filter(|_| self.shares_group && is_job_control) {
+        let stop = Signal::try_from(number).ok().filter(|stop| STOPPING.contains(stop));
+        if let Some(stop) = stop.filter(|_| self.shares_group) {
             take_default_action(stop);
             self.order(&Order::Signal { number: Signal::SIGCONT as i32 });
         }
@@ -238,6 +244,31 @@ impl Wrapper {
             std::thread::sleep(Duration::from_millis(1));
         }
         while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+        self.restore_terminal();
+    }
+
+    /// A command that is killed cannot put the terminal back as it found it.
+    fn restore_terminal(&self) {
+        if let Some(terminal) = &self.terminal {
+            terminal.restore();
+        }
+    }
+}
+
+/// How the terminal was set up before the command could change that.
+#[derive(Debug)]
+struct Terminal(Termios);
+
+impl Terminal {
+    fn note() -> Option<Self> {
+        tcgetattr(io::stdin()).ok().map(Self)
+    }
+
+    fn restore(&self) {
+        // From the background, it would stop us, and is none of our business.
+        if tcgetpgrp(io::stdin()).is_ok_and(|group| group == getpgrp()) {
+            let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.0);
+        }
     }
 }
 

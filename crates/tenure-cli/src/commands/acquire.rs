@@ -1,6 +1,5 @@
 //! `tenure acquire`: takes a lock that outlives this process, and prints its claim.
 
-use nix::sys::signal::Signal;
 use tenure::Tie;
 
 use super::{Waited, block_on, end_by, told, wait_for, wanted};
@@ -9,11 +8,11 @@ use crate::cli::{Acquire, Global};
 use crate::exit_code::ExitCode;
 use crate::failure::{Outcome, internal};
 use crate::output::{ClaimJson, print, print_json};
-use crate::signals::{Blocked, FORWARDED};
+use crate::signals::{Blocked, FORWARDED, STOPPING};
 use crate::store::Store;
 
 pub(crate) fn run(global: &Global, args: &Acquire) -> Outcome {
-    let signals = Blocked::new(FORWARDED.into_iter().chain([Signal::SIGTSTP]));
+    let signals = Blocked::new(FORWARDED.into_iter().chain(STOPPING));
     let signals = signals.map_err(internal("take over signals"))?;
     block_on(async {
         let events = signals.events().map_err(internal("read signals"))?;

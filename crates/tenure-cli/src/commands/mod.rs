@@ -20,7 +20,7 @@ use tenure::{Guard, Lock, LockName};
 
 use crate::cli::{ModeArgs, TtlArg};
 use crate::failure::{Failure, Outcome, internal};
-use crate::signals::{Events, take_default_action};
+use crate::signals::{Events, STOPPING, take_default_action};
 use crate::store::Store;
 use crate::{exit_code, waiting_line};
 
@@ -72,7 +72,7 @@ async fn wait_for(
             acquired = &mut acquire => break acquired,
             event = events.next() => match event.signal {
                 Signal::SIGWINCH | Signal::SIGCONT => {}
-                Signal::SIGTSTP => take_default_action(Signal::SIGTSTP),
+                signal if STOPPING.contains(&signal) => take_default_action(signal),
                 signal => return Ok(Waited::Interrupted { signal, is_from_terminal: event.is_from_terminal }),
             },
             () = &mut line => {}

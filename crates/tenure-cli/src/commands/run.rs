@@ -12,7 +12,7 @@ use crate::exit_code::{ExitCode, of_signal};
 use crate::failure::{Failure, Outcome, internal};
 use crate::guardian::wire::How;
 use crate::output::{clean, note};
-use crate::signals::{Blocked, Events, FORWARDED};
+use crate::signals::{Blocked, Events, FORWARDED, STOPPING};
 use crate::store::Store;
 use crate::wrapper::{Ended, Wrapper, cannot_start};
 use crate::{child_env, program};
@@ -28,7 +28,7 @@ pub(crate) fn run(global: &Global, args: &Run) -> Outcome<u8> {
     let grace = fitting_grace(args)?;
     let name: &OsStr = &args.command[0];
     let program = program::find(name)?;
-    let signals = Blocked::new(FORWARDED.into_iter().chain([Signal::SIGTSTP]));
+    let signals = Blocked::new(FORWARDED.into_iter().chain(STOPPING));
     let signals = signals.map_err(internal("take over signals"))?;
     block_on(async {
         let events = signals.events().map_err(internal("read signals"))?;

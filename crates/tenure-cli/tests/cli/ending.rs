@@ -59,6 +59,18 @@ fn a_killed_wrapper_takes_its_whole_family_along_before_anyone_else_runs() {
 }
 
 #[test]
+fn a_killed_waiter_leaves_neither_its_place_nor_its_guardian() {
+    let scene = Scene::new();
+    let _holder = holding(&scene, "x");
+    let mut waiter = Running::start(&mut scene.run("x", "true"));
+    waiting(&scene, "x", 1);
+    let guardian = waiter.guardian();
+    waiter.0.kill().unwrap();
+    eventually("the end of the guardian", || (!is_alive(guardian)).then_some(()));
+    waiting(&scene, "x", 0);
+}
+
+#[test]
 fn a_grandchild_in_a_session_of_its_own_does_not_escape() {
     let scene = Scene::new();
     let script = "setsid sh -c 'echo $$ > grandchild; exec sleep 1000' & echo $$ > child; exec sleep 1000";

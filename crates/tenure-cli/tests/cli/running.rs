@@ -176,6 +176,34 @@ fn a_signal_while_waiting_gives_up_the_place_in_line() {
     waiting(&scene, "x", 0);
 }
 
+/// `nohup` has hang-ups ignored. Blocked to be read as events, they were heeded again, and a waiter gave up its place
+/// when its terminal went away.
+#[test]
+fn a_signal_that_is_to_be_ignored_is_ignored() {
+    let scene = Scene::new();
+    let holder = holding(&scene, "x");
+    let mut shell = std::process::Command::new("sh");
+    let script = format!(
+        "trap '' HUP; exec {} run x -- sh -c 'kill -HUP $$; echo ran > ran'",
+        env!("CARGO_BIN_EXE_tenure")
+    );
+    shell.args(["-c", &script]).env("TENURE_STORE", scene.store()).current_dir(scene.path(""));
+    let mut waiter = Running::start(&mut shell);
+    waiting(&scene, "x", 1);
+    waiter.send(Signal::HUP);
+    drop(holder);
+    assert_eq!(waiter.ended(), 0);
+    assert_eq!(scene.line_of("ran"), "ran");
+}
+
+#[test]
+fn a_broken_pipe_ends_a_command_as_it_does_elsewhere() {
+    let scene = Scene::new();
+    let output =
+        scene.tenure("run x -- bash -c").arg("yes | head -n 1; exit ${PIPESTATUS[0]}").output().unwrap();
+    assert_eq!((stdout(&output).as_str(), code(&output)), ("y\n", 141));
+}
+
 #[test]
 fn letters_of_flock_that_mean_nothing_here_are_refused_with_a_hint() {
     let scene = Scene::new();

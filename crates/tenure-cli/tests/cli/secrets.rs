@@ -46,6 +46,14 @@ fn the_command_sees_no_secret_in_its_environment_or_in_any_command_line() {
 }
 
 #[test]
+fn a_password_file_that_cannot_be_read_is_named() {
+    let scene = Scene::new();
+    let output = scene.tenure("ls").env("TENURE_PASSWORD_FILE", scene.path("nowhere")).output().unwrap();
+    assert_eq!(code(&output), 78);
+    assert!(stderr(&output).contains("nowhere"), "{}", stderr(&output));
+}
+
+#[test]
 fn a_store_url_with_a_password_is_kept_from_the_command() {
     let scene = Scene::new();
     let mut run = scene.tenure("--store");

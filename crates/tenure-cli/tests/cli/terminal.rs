@@ -193,6 +193,19 @@ fn ctrl_z_past_the_lease_ends_in_76() {
 }
 
 #[test]
+fn a_killed_command_leaves_the_terminal_as_it_found_it() {
+    let scene = Scene::new();
+    let script = "stty -echo -icanon; echo go; while :; do sleep 0.05; done";
+    let mut terminal = Terminal::start(scene.run("x --on-lost kill", script));
+    terminal.expect("go");
+    assert!(scene.tenure("evict x --force --reason test").status().unwrap().success());
+    terminal.expect("was lost");
+    assert_eq!(terminal.process.ended(), 76);
+    let modes = rustix::termios::tcgetattr(&terminal.keyboard).unwrap().local_modes;
+    assert!(modes.contains(rustix::termios::LocalModes::ECHO | rustix::termios::LocalModes::ICANON));
+}
+
+#[test]
 fn in_the_background_it_stops_when_it_reads_and_fg_brings_it_back() {
     let scene = Scene::new();
     let mut terminal = Terminal::shell(&scene);
