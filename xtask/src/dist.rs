@@ -19,7 +19,10 @@ pub fn run() -> Result<(), String> {
         Command::new("cargo")
             .args(["build", "--release", "--package", "tenure-cli", "--bin", "tenure", "--target", &target])
             .env(format!("CC_{variable}"), compiler)
-            .env(format!("CARGO_TARGET_{}_RUSTFLAGS", variable.to_uppercase()), "-C target-feature=+crt-static")
+            .env(
+                format!("CARGO_TARGET_{}_RUSTFLAGS", variable.to_uppercase()),
+                "-C target-feature=+crt-static",
+            )
             .current_dir(&root),
     )
     .map_err(|error| format!("{error}\nif the target is missing: rustup target add {target}"))?;
@@ -63,10 +66,11 @@ fn target_directory(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
 }
 
-/// A static binary has no interpreter in its header.
+/// A dynamic binary names its loader near its beginning; a static one has none.
 fn refuse_dynamic(binary: &Path) -> Result<(), String> {
     let bytes = std::fs::read(binary).map_err(|error| error.to_string())?;
-    if bytes.windows(3).any(|window| window == b"ld-") && bytes.windows(12).any(|window| window == b"/lib/ld-musl") {
+    let beginning = &bytes[..bytes.len().min(4096)];
+    if beginning.windows(4).any(|window| window == b"/ld-") {
         return Err(format!("{} is not static", binary.display()));
     }
     Ok(())
