@@ -34,6 +34,7 @@ mod fork;
 mod header;
 mod listeners;
 mod liveness;
+mod opening;
 mod registry;
 mod store;
 mod store_thread;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicUsize;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 use crate::config::Config;
@@ -49,7 +49,8 @@ pub(crate) fn open(config: &Config) -> Result<Arc<Store>, OpenError> {
             ));
         }
     }
-    open.retain(|_, slot| slot.store.strong_count() > 0);
+    // Those that are still closing stay: LMDB has them open until they are done.
+    open.retain(|_, slot| slot.ended.try_recv() != Err(TryRecvError::Disconnected));
     let blocked = || OpenError::Blocked {
         directory: path.clone(),
         what: "a process may be stopped inside a transaction",

@@ -10,7 +10,10 @@ use std::path::Path;
 use std::process::Command;
 
 use common::{Actor, listen, ms, open, role, run, say, scratch, secs};
-use tenure_core::{Error, Guard, LeaseState, Locks, RefusalKind, Why};
+use tenure_core::{
+    Attempt, Backend as _, Claim, ClaimId, Error, Guard, Label, LeaseState, Line, LockName, Locks, Mode,
+    RefusalKind, SystemEntropy, Tie, Ttl, Why,
+};
 use tenure_embedded::{Config, Embedded, OpenError};
 
 /// Not a test by itself: what the other processes of these tests do.
@@ -254,6 +257,39 @@ fn a_store_is_opened_once_however_often_it_is_asked_for() {
     for _ in 0..20 {
         drop(Embedded::open(Config::at(&directory)).unwrap());
     }
+}
+
+/// A store that was still closing was forgotten as soon as any other was opened, and LMDB then refused to open it again.
+#[test]
+fn a_store_can_be_opened_again_while_others_come_and_go() {
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let (_outer, directory) = scratch();
+                for _ in 0..10 {
+                    let store = Embedded::open(Config::at(&directory)).unwrap();
+                    // Claims that closing must end: it takes its time.
+                    run(async {
+                        for i in 0..500 {
+                            let claim = Claim {
+                                name: LockName::new(format!("x{i}")).unwrap(),
+                                id: ClaimId::draw(&SystemEntropy),
+                                mode: Mode::Exclusive,
+                                ttl: Ttl::DEFAULT,
+                                tie: Tie::Process,
+                                label: Label::of_this_process(),
+                                reason: None,
+                            };
+                            assert!(matches!(
+                                store.attempt(&claim, Line::Pass).await,
+                                Ok(Attempt::Granted(_))
+                            ));
+                        }
+                    });
+                }
+            });
+        }
+    });
 }
 
 #[test]
