@@ -10,7 +10,7 @@ use std::process::Command;
 ///
 /// # Errors
 /// What is missing, and the command that installs it.
-pub fn run() -> Result<(), String> {
+pub(crate) fn run() -> Result<(), String> {
     let target = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let compiler = compiler(&target)?;

@@ -17,11 +17,13 @@ mod commands;
 mod exit_code;
 mod failure;
 mod guardian;
+mod json;
 mod output;
 mod program;
 mod readable;
 mod signals;
 mod store;
+mod terminal;
 mod waiting_line;
 mod wrapper;
 

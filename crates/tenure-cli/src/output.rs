@@ -1,6 +1,6 @@
-//! What is printed: tables, JSON, and text of other parties made harmless.
+//! What is printed: tables, and text of other parties made harmless.
 //!
-//! Owns the JSON shapes and the wording of times. A reader that went away ends the program as SIGPIPE would, without
+//! Owns the wording of times. The JSON shapes are in `json.rs`. A reader that went away ends the program as SIGPIPE would, without
 //! a word.
 
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use anstyle::{AnsiColor, Style};
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 use tenure::clock::SystemClock;
-use tenure::{Clock, DetachedClaim, FencingToken, Holder, LockState, Reason};
+use tenure::{Clock, Holder, LockState};
 
 use crate::exit_code::of_signal;
 
@@ -82,96 +82,6 @@ pub(crate) fn roughly(duration: Duration) -> String {
 pub(crate) fn timestamp(ago: Duration) -> String {
     let now = UNIX_EPOCH + Duration::from_micros(SystemClock.unix_micros());
     humantime::format_rfc3339_millis(now.checked_sub(ago).unwrap_or(UNIX_EPOCH)).to_string()
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// A lock as `show --json` and `ls --json` print it. What the store does not know is null.
-#[derive(Debug, Serialize)]
-pub(crate) struct LockJson<'a> {
-    name: &'a str,
-    state: &'static str,
-    token: Option<FencingToken>,
-    holders: Vec<HolderJson<'a>>,
-    waiters: Vec<WaiterJson<'a>>,
-    /// Only where a claim was asked about.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) mine: Option<bool>,
-}
-
-#[derive(Debug, Serialize)]
-struct HolderJson<'a> {
-    label: &'a str,
-    token: Option<FencingToken>,
-    since: Option<String>,
-    expires_in_ms: Option<u64>,
-    mode: Option<String>,
-    reason: Option<&'a str>,
-}
-
-#[derive(Debug, Serialize)]
-struct WaiterJson<'a> {
-    label: &'a str,
-    position: usize,
-    waiting_ms: Option<u64>,
-}
-
-impl<'a> From<&'a LockState> for LockJson<'a> {
-    fn from(lock: &'a LockState) -> Self {
-        let holders = lock.holders.iter().map(|holder| HolderJson {
-            label: holder.label.as_str(),
-            token: holder.token,
-            since: holder.held_for.map(timestamp),
-            expires_in_ms: holder.expires_in.map(millis),
-            mode: holder.mode.map(|mode| mode.to_string()),
-            reason: holder.reason.as_ref().map(Reason::as_str),
-        });
-        let waiters = lock.waiters.iter().zip(1..).map(|(waiter, position)| WaiterJson {
-            label: waiter.label.as_str(),
-            position,
-            waiting_ms: waiter.waiting_for.map(millis),
-        });
-        Self {
-            name: lock.name.as_str(),
-            state: if lock.is_held() { "held" } else { "free" },
-            token: lock.token,
-            holders: holders.collect(),
-            waiters: waiters.collect(),
-            mine: None,
-        }
-    }
-}
-
-/// A claim as `acquire --json` and `renew --json` print it. Only the former tells the claim itself.
-#[derive(Debug, Serialize)]
-pub(crate) struct ClaimJson<'a> {
-    name: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    claim: Option<String>,
-    token: FencingToken,
-    ttl_ms: u64,
-    valid_for_ms: u64,
-    mode: String,
-}
-
-impl<'a> ClaimJson<'a> {
-    pub(crate) fn new(claim: &'a DetachedClaim, valid_for: Duration) -> Self {
-        Self {
-            name: claim.name().as_str(),
-            claim: None,
-            token: claim.token(),
-            ttl_ms: millis(claim.claim().ttl.get()),
-            valid_for_ms: millis(valid_for),
-            mode: claim.claim().mode.to_string(),
-        }
-    }
-
-    /// With the secret.
-    pub(crate) fn exposed(claim: &'a DetachedClaim, valid_for: Duration) -> Self {
-        Self { claim: Some(claim.to_string()), ..Self::new(claim, valid_for) }
-    }
 }
 
 const BOLD: Style = Style::new().bold();

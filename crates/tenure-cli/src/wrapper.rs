@@ -15,7 +15,6 @@ use std::{fs, io};
 use clap::ValueEnum;
 use nix::sys::signal::Signal;
 use rustix::process::{Pid, WaitOptions, getpgrp, getpid, kill_process, set_child_subreaper, wait};
-use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr};
 use tenure::clock::{Clock, SystemClock, sleep_until};
 use tenure::{BootInstant, Lease};
 
@@ -25,6 +24,7 @@ use crate::guardian::{self, tree};
 use crate::readable::Readable;
 use crate::signals::{Event, Events, STOPPING, take_default_action};
 use crate::store::Store;
+use crate::terminal::Terminal;
 use crate::{child_env, program};
 
 /// How long at most the guardian may take to answer before it is thought stopped; a third of the ttl if that is less.
@@ -251,23 +251,6 @@ impl Wrapper {
     fn restore_terminal(&self) {
         if let Some(terminal) = &self.terminal {
             terminal.restore();
-        }
-    }
-}
-
-/// How the terminal was set up before the command could change that.
-#[derive(Debug)]
-struct Terminal(Termios);
-
-impl Terminal {
-    fn note() -> Option<Self> {
-        tcgetattr(io::stdin()).ok().map(Self)
-    }
-
-    fn restore(&self) {
-        // From the background, it would stop us, and is none of our business.
-        if tcgetpgrp(io::stdin()).is_ok_and(|group| group == getpgrp()) {
-            let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.0);
         }
     }
 }

@@ -7,7 +7,8 @@ use crate::claim_source::CLAIM;
 use crate::cli::{Acquire, Global};
 use crate::exit_code::ExitCode;
 use crate::failure::{Outcome, internal};
-use crate::output::{ClaimJson, print, print_json};
+use crate::json::ClaimJson;
+use crate::output::{print, print_json};
 use crate::signals::{Blocked, FORWARDED, STOPPING};
 use crate::store::Store;
 

@@ -7,7 +7,8 @@ use crate::claim_source;
 use crate::cli::{Check, Global};
 use crate::exit_code::ExitCode;
 use crate::failure::{Failure, Outcome};
-use crate::output::{LockJson, print_json};
+use crate::json::LockJson;
+use crate::output::print_json;
 use crate::store::Store;
 
 pub(crate) fn run(global: &Global, args: &Check) -> Outcome {

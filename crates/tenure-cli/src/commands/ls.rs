@@ -8,7 +8,8 @@ use super::{block_on, told};
 use crate::cli::{Global, Ls};
 use crate::exit_code::ExitCode;
 use crate::failure::Outcome;
-use crate::output::{LockJson, locks_table, print, print_json};
+use crate::json::LockJson;
+use crate::output::{locks_table, print, print_json};
 use crate::store::Store;
 
 const PAGE: usize = 500;

@@ -5,7 +5,8 @@ use crate::claim_source;
 use crate::cli::{Global, Renew};
 use crate::exit_code::ExitCode;
 use crate::failure::Outcome;
-use crate::output::{ClaimJson, print_json};
+use crate::json::ClaimJson;
+use crate::output::print_json;
 use crate::store::Store;
 
 pub(crate) fn run(global: &Global, args: &Renew) -> Outcome {

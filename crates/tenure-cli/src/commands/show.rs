@@ -4,7 +4,8 @@ use super::{block_on, told};
 use crate::cli::{Global, Show};
 use crate::exit_code::ExitCode;
 use crate::failure::Outcome;
-use crate::output::{LockJson, lock_page, print, print_json};
+use crate::json::LockJson;
+use crate::output::{lock_page, print, print_json};
 use crate::store::Store;
 
 pub(crate) fn run(global: &Global, args: &Show) -> Outcome {

@@ -14,7 +14,8 @@ use tenure::{LockName, LockState};
 use super::{block_on, end_by, ls, told};
 use crate::cli::{Global, Watch};
 use crate::failure::{Outcome, internal};
-use crate::output::{LockJson, clean, lock_page, locks_table, print, print_json, timestamp};
+use crate::json::LockJson;
+use crate::output::{clean, lock_page, locks_table, print, print_json, timestamp};
 use crate::signals::{Blocked, Events};
 use crate::store::Store;
 

@@ -113,13 +113,11 @@ impl<'a> Guardian<'a> {
             let mut ready = [
                 PollFd::new(&self.deadline, PollFlags::IN),
                 PollFd::new(&self.children, PollFlags::IN),
-                // Gone, it would be ready for ever.
-                PollFd::new(
-                    &self.wrapper,
-                    if self.is_wrapper_gone { PollFlags::empty() } else { PollFlags::IN },
-                ),
+                PollFd::new(&self.wrapper, PollFlags::IN),
             ];
-            match poll(&mut ready, None) {
+            // Gone, it would be ready for ever, whatever is asked about it.
+            let count = if self.is_wrapper_gone { 2 } else { 3 };
+            match poll(&mut ready[..count], None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -205,6 +203,7 @@ impl<'a> Guardian<'a> {
     fn end_all(&mut self) -> io::Result<()> {
         self.is_ending = true;
         let mut how = None;
+        let mut pause_ms = 1;
         loop {
             how = how.or(self.reap()?);
             let alive = tree::descendants(getpid())?;
@@ -216,7 +215,9 @@ impl<'a> Guardian<'a> {
             for process in alive {
                 process.signal(rustix::process::Signal::KILL);
             }
-            let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+            // Something that cannot be killed just now, because the kernel works for it, may take a while.
+            pause_ms = (pause_ms * 2).min(128);
+            let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: pause_ms * 1_000_000 };
             let _ = poll(&mut [PollFd::new(&self.children, PollFlags::IN)], Some(&timeout));
             while let Ok(Some(_)) = self.children.read_signal() {}
         }

@@ -218,6 +218,24 @@ fn on_lost_ignore_lets_the_command_run_on_and_passes_its_code() {
 }
 
 #[test]
+fn with_on_lost_ignore_even_a_killed_wrapper_leaves_the_command_alone() {
+    let scene = Scene::new();
+    let script = "echo $$ > child; while ! test -e stop; do sleep 0.02; done; echo over > over";
+    let mut run = Running::start(&mut scene.run("x --ttl 1h --on-lost ignore", script));
+    let (child, guardian) = (scene.pid_in("child"), run.guardian());
+    run.0.kill().unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(is_alive(child) && !scene.is_free("x"));
+    // It waits, and does not spin: in hundredths of a second, fields 14 and 15.
+    let stat = fs::read_to_string(format!("/proc/{}/stat", guardian.as_raw_pid())).unwrap();
+    let times = stat[stat.rfind(')').unwrap()..].split(' ').skip(12).take(2);
+    assert!(times.map(|ticks| ticks.parse::<u64>().unwrap()).sum::<u64>() < 15, "{stat}");
+    fs::write(scene.path("stop"), "").unwrap();
+    assert_eq!(scene.line_of("over"), "over");
+    eventually("the end of the claim", || scene.is_free("x").then_some(()));
+}
+
+#[test]
 fn a_child_that_died_of_a_signal_leaves_nothing_running() {
     let scene = Scene::new();
     let script = "sh -c 'echo $$ > grandchild; exec sleep 1000' & while ! test -s grandchild; do sleep 0.01; done; kill -9 $$";

@@ -1,0 +1,23 @@
+//! [`Terminal`]: how the terminal was set up before a command could change that. Only puts it back.
+
+use std::io;
+
+use rustix::process::getpgrp;
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr};
+
+/// How the terminal was set up before the command could change that.
+#[derive(Debug)]
+pub(crate) struct Terminal(Termios);
+
+impl Terminal {
+    pub(crate) fn note() -> Option<Self> {
+        tcgetattr(io::stdin()).ok().map(Self)
+    }
+
+    pub(crate) fn restore(&self) {
+        // From the background, it would stop us, and is none of our business.
+        if tcgetpgrp(io::stdin()).is_ok_and(|group| group == getpgrp()) {
+            let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.0);
+        }
+    }
+}
