@@ -15,16 +15,20 @@
 //! |---|---|---|
 //! | (always) | `memory:` | this process |
 //! | `embedded` (default) | `file:/var/lock/tenure` | the processes of this machine, nothing to install |
+//! | `redis` | `redis://host:6379`, `rediss://…`, `unix:…` | one Redis or Valkey server |
 
 #![forbid(unsafe_code)]
 
 mod url;
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 pub use tenure_core::*;
 #[cfg(feature = "embedded")]
 pub use tenure_embedded as embedded;
+#[cfg(feature = "redis")]
+pub use tenure_redis as redis;
 
 pub use crate::url::StoreUrl;
 
@@ -33,6 +37,8 @@ pub const STORES: &[&str] = &[
     #[cfg(feature = "embedded")]
     "file",
     "memory",
+    #[cfg(feature = "redis")]
+    "redis",
 ];
 
 /// A client of the store at `url`, such as `file:/var/lock/tenure`.
@@ -57,6 +63,8 @@ pub struct Connected {
     /// Claims tied to this process live as long as any process has this file open: hand it to one that must outlive
     /// this one, and to nobody else. Only the embedded store has it.
     pub liveness: Option<OwnedFd>,
+    /// Finds out what can be found out about the store.
+    pub examiner: Option<Arc<dyn Examine>>,
 }
 
 impl Connected {
@@ -69,35 +77,47 @@ impl Connected {
     /// Outside of a Tokio runtime.
     pub async fn to(url: &StoreUrl) -> Result<Self> {
         match url.scheme() {
-            Some("memory") if url.rest().is_empty() => {
-                Ok(Self { locks: Locks::in_memory(), kind: "memory", liveness: None })
-            }
+            Some("memory") if url.rest().is_empty() => Ok(Self::new("memory", Memory::new(), None)),
             Some("memory") => Err(misconfigured(format!("memory: takes nothing after it, this is {url}"))),
             #[cfg(feature = "embedded")]
             Some("file") => {
                 let config = url.expose().parse::<tenure_embedded::Config>();
                 let config = config.map_err(|invalid| misconfigured(format!("{url}: {invalid}")))?;
-                let store = tenure_embedded::Embedded::open(config).map_err(|error| {
-                    let store = url.to_string().into();
-                    match StoreError::from(error) {
-                        cause @ StoreError::Refused(Refusal { kind: RefusalKind::Unavailable, .. }) => {
-                            Error::Unavailable { lock: None, store, cause }
-                        }
-                        StoreError::Refused(refusal) => {
-                            Error::Refused { lock: None, store: Some(store), refusal }
-                        }
-                        cause @ StoreError::Unknown(_) => Error::Unavailable { lock: None, store, cause },
-                    }
-                })?;
+                let store =
+                    tenure_embedded::Embedded::open(config).map_err(|error| failed(url, error.into()))?;
                 let liveness = store.liveness_fd().try_clone_to_owned().ok();
-                Ok(Self { locks: Locks::new(store), kind: "file", liveness })
+                let examiner = Arc::new(store.clone());
+                Ok(Self { liveness, ..Self::new("file", store, Some(examiner)) })
             }
-            // Another store: its arm here, its scheme in STORES, its feature in Cargo.toml.
+            #[cfg(feature = "redis")]
+            Some("redis" | "rediss" | "valkey" | "valkeys" | "unix" | "redis+unix" | "valkey+unix") => {
+                let config =
+                    tenure_redis::RedisConfig::from_url(url.expose()).map_err(|error| failed(url, error))?;
+                let store = tenure_redis::Redis::connect(config).await.map_err(|error| failed(url, error))?;
+                let examiner = Arc::new(store.clone());
+                Ok(Self::new("redis", store, Some(examiner)))
+            }
             _ => Err(misconfigured(format!(
                 "no store is known for {url}: this build has {}",
                 STORES.iter().map(|scheme| format!("{scheme}:")).collect::<Vec<_>>().join(" and ")
             ))),
         }
+    }
+
+    fn new(kind: &'static str, backend: impl Backend, examiner: Option<Arc<dyn Examine>>) -> Self {
+        Self { locks: Locks::new(backend), kind, liveness: None, examiner }
+    }
+}
+
+/// What a store that could not be opened said.
+#[cfg(any(feature = "embedded", feature = "redis"))]
+fn failed(url: &StoreUrl, cause: StoreError) -> Error {
+    let store = url.to_string().into();
+    match cause {
+        StoreError::Refused(refusal) if refusal.kind != RefusalKind::Unavailable => {
+            Error::Refused { lock: None, store: Some(store), refusal }
+        }
+        cause => Error::Unavailable { lock: None, store, cause },
     }
 }
 
