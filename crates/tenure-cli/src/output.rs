@@ -13,7 +13,7 @@ use serde::Serialize;
 use tenure::clock::SystemClock;
 use tenure::{Clock, Holder, LockState};
 
-use crate::exit_code::of_signal;
+use crate::exit_code::{ExitCode, of_signal};
 
 /// Prints to stdout, colours only where they are wanted. Where the reader is gone, ends the program.
 pub(crate) fn print(text: &str) {
@@ -37,7 +37,7 @@ fn end_quietly(error: &io::Error) -> ! {
     const SIGPIPE: i32 = 13;
     if error.kind() != io::ErrorKind::BrokenPipe {
         let _ = note(&format!("tenure: cannot write to standard output: {error}"));
-        std::process::exit(74);
+        std::process::exit(ExitCode::Internal.number().into());
     }
     std::process::exit(of_signal(SIGPIPE).into());
 }
