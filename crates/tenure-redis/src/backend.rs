@@ -13,9 +13,10 @@ use tenure_core::{
 };
 use tokio::sync::oneshot;
 
+use crate::batch::{Answered, Batch, Request, Terms};
 use crate::config::RedisConfig;
 use crate::dating::{self, Anchor};
-use crate::keys::{KEYS, Keys, Layout};
+use crate::keys::{Keys, Layout};
 use crate::native;
 use crate::pushes::{News, Orphan, Pushes};
 use crate::reply::{self, Answers, Attempted, garbled, text, unsigned};
@@ -48,6 +49,8 @@ pub(crate) struct Inner {
     /// The highest token seen: no lower one is given out, even if the store has lost its memory.
     pub(crate) seen: AtomicU64,
     capabilities: Capabilities,
+    attempts: Batch,
+    releases: Batch,
 }
 
 impl Redis {
@@ -88,6 +91,8 @@ impl Redis {
             means,
             seen: AtomicU64::new(0),
             capabilities,
+            attempts: Batch::new(|scripts| &scripts.attempt),
+            releases: Batch::new(|scripts| &scripts.release),
             supervisor,
         });
         let _ = orphans.set(Arc::downgrade(&inner));
@@ -96,7 +101,7 @@ impl Redis {
 }
 
 /// The arguments that every script starts with, after the keys.
-fn header(inner: &Inner, live: &Live, command: &mut Cmd) {
+pub(crate) fn header(inner: &Inner, live: &Live, command: &mut Cmd) {
     let channel = if live.is_subscribed { inner.supervisor.channel.as_str() } else { "" };
     command
         .arg(&*live.server.run_id)
@@ -107,7 +112,16 @@ fn header(inner: &Inner, live: &Live, command: &mut Cmd) {
 
 /// What a claim's key holds while it holds alone: readable, then secret.
 pub(crate) fn value_of(claim: &Claim) -> String {
-    format!("{}#{}", claim.label, claim.id.to_hex())
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let label = claim.label.as_str();
+    let mut value = String::with_capacity(label.len() + 33);
+    value.push_str(label);
+    value.push('#');
+    for byte in claim.id.as_bytes() {
+        value.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        value.push(char::from(DIGITS[usize::from(byte & 15)]));
+    }
+    value
 }
 
 /// In whole milliseconds, rounded up: the store never forgets before we do.
@@ -139,12 +153,12 @@ impl Inner {
         arguments: impl Fn(&mut Cmd),
     ) -> Answer<(Answers, Reply)> {
         let fill = |live: &Live, command: &mut Cmd| {
-            command.arg(KEYS);
+            command.arg(keys.count());
             keys.write_to(command);
             header(self, live, command);
             arguments(command);
         };
-        let mut reply = self.supervisor.run(script, keys.size() + size + 200, fill).await?;
+        let mut reply = self.supervisor.run(script, 16, keys.size() + size + 200, fill).await?;
         let answers = Answers::parse(std::mem::replace(&mut reply.value, Value::Nil))?;
         if answers.store_micros > 0 {
             self.supervisor.note_time(&reply, answers.store_micros);
@@ -152,40 +166,30 @@ impl Inner {
         Ok((answers, reply))
     }
 
-    async fn attempt(&self, claim: &Claim, line: Line) -> Answer<(Attempted, Anchor, bool)> {
-        let keys = self.layout.keys(&claim.name);
-        let value = value_of(claim);
-        let reason = claim.reason.as_ref().map_or("", Reason::as_str);
-        let (mode, ttl) = (mode_text(claim.mode, line), millis(claim.ttl.get()));
-        let arguments = |command: &mut Cmd| {
-            command.arg(&value).arg(&mode).arg(ttl).arg(reason);
+    async fn attempt(self: &Arc<Self>, claim: &Claim, line: Line) -> Answer<(Attempted, Anchor, bool)> {
+        let terms = Terms::Attempt {
+            mode: mode_text(claim.mode, line),
+            ttl: millis(claim.ttl.get()),
+            reason: claim.reason.clone(),
         };
-        let script = &self.supervisor.scripts.attempt;
-        let size = value.len() + reason.len();
-        let (mut answers, reply) = self.about(script, &keys, size, arguments).await?;
-        let anchor = Anchor {
-            sent: reply.sent,
-            store_micros: answers.store_micros,
-            run_id: reply.live.server.run_id.clone(),
-        };
-        let attempted = reply::attempted(&claim.name, claim.mode.shape(), answers.next()?)?;
+        let request = Request { keys: self.layout.keys(&claim.name), value: value_of(claim), terms };
+        let Answered { item, anchor, is_subscribed } =
+            self.attempts.send(self, |inner| &inner.attempts, request).await?;
+        let attempted = reply::attempted(&claim.name, claim.mode.shape(), item)?;
         if let Attempted::Granted(token) = &attempted {
             self.seen.fetch_max(token.get(), Ordering::Relaxed);
         }
-        Ok((attempted, anchor, reply.live.is_subscribed))
+        Ok((attempted, anchor, is_subscribed))
     }
 
-    async fn release(&self, keys: &Keys, value: &str, trail: Trail) -> Answer<Released> {
+    async fn release(self: &Arc<Self>, keys: Keys, value: String, trail: Trail) -> Answer<Released> {
         let trail = match trail {
             Trail::Clean => "c",
             Trail::Doubtful => "d",
         };
-        let arguments = |command: &mut Cmd| {
-            command.arg(value).arg(trail);
-        };
-        let script = &self.supervisor.scripts.release;
-        let (mut answers, _) = self.about(script, keys, value.len(), arguments).await?;
-        match text(&answers.next()?) {
+        let request = Request { keys, value, terms: Terms::Release { trail } };
+        let answered = self.releases.send(self, |inner| &inner.releases, request).await?;
+        match text(&answered.item) {
             Some("H") => Ok(Released::Held),
             Some("W") => Ok(Released::Waited),
             Some("A") => Ok(Released::Absent),
@@ -194,11 +198,11 @@ impl Inner {
     }
 
     /// A grant came for a claim that nobody here knows any more: the lock must not wait for it.
-    async fn release_orphan(&self, orphan: Orphan) {
+    async fn release_orphan(self: &Arc<Self>, orphan: Orphan) {
         let Some(keys) = self.layout.keys_of_main(&orphan.main) else { return };
         // Where pushes have a connection of their own, one may simply arrive after its claim was released.
         let trail = if orphan.may_be_late { Trail::Clean } else { Trail::Doubtful };
-        if let Err(error) = self.release(&keys, &orphan.value, trail).await {
+        if let Err(error) = self.release(keys, orphan.value, trail).await {
             tracing::debug!(%error, "a grant that nobody awaited is left to expire");
         }
     }
@@ -210,7 +214,7 @@ impl Inner {
             .collect();
         let size = all.iter().map(|(keys, value, _)| keys.size() + value.len() + 10).sum::<usize>();
         let fill = |live: &Live, command: &mut Cmd| {
-            command.arg(KEYS * all.len());
+            command.arg(all.iter().map(|(keys, _, _)| keys.count()).sum::<usize>());
             all.iter().for_each(|(keys, _, _)| keys.write_to(command));
             header(self, live, command);
             for (_, value, ttl) in &all {
@@ -218,7 +222,8 @@ impl Inner {
             }
         };
         let answers = async {
-            let mut reply = self.supervisor.run(&self.supervisor.scripts.renew, size + 200, fill).await?;
+            let mut reply =
+                self.supervisor.run(&self.supervisor.scripts.renew, 4 * all.len(), size + 200, fill).await?;
             let answers = Answers::parse(std::mem::replace(&mut reply.value, Value::Nil))?;
             self.supervisor.note_time(&reply, answers.store_micros);
             Ok::<_, StoreError>(answers)
@@ -390,7 +395,7 @@ impl Backend for Redis {
             Means::Native(commands) => native::release(&self.inner, commands, claim).await,
             Means::Scripts => {
                 let keys = self.inner.layout.keys(&claim.name);
-                self.inner.release(&keys, &value_of(claim), trail).await
+                self.inner.release(keys, value_of(claim), trail).await
             }
         };
         // Not before the answer: a grant that is pushed meanwhile is this release's business, and no orphan.
@@ -436,11 +441,11 @@ impl Backend for Redis {
         }
         let keys = self.inner.layout.keys(name);
         let fill = |_: &Live, command: &mut Cmd| {
-            command.arg(KEYS);
+            command.arg(keys.count());
             keys.write_to(command);
         };
         let script = &self.inner.supervisor.scripts.inspect;
-        let reply = self.inner.supervisor.run(script, keys.size(), fill).await?;
+        let reply = self.inner.supervisor.run(script, 4, keys.size(), fill).await?;
         reply::lock_state(name.clone(), reply.value)
     }
 

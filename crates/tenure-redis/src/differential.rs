@@ -17,7 +17,7 @@ use tenure_core::{
 use tenure_testkit::servers::{Kind, Server};
 
 use crate::backend::{millis, mode_text, value_of};
-use crate::keys::{KEYS, Layout};
+use crate::keys::Layout;
 use crate::reply::{self, Answers, Attempted, text, unsigned};
 use crate::scripts::Scripts;
 
@@ -51,10 +51,13 @@ impl Dice {
 fn on_our_clock(code: &str) -> String {
     let code = code
         .replace("redis.call('TIME')", "fake_time")
+        .replace("'PX', ARGV[a + 3])", "'PXAT', now + ARGV[a + 3])")
+        .replace("'PX', '259200000')", "'PXAT', now + 259200000)")
         .replace("redis.call('PTTL', ", "fake_pttl(")
         .replace("redis.call('PUBLISH', ", "fake_publish(");
     format!(
-        "local fake_time = {{ARGV[#ARGV - 1], ARGV[#ARGV]}}
+        "local fake_micros = table.remove(ARGV)
+         local fake_time = {{table.remove(ARGV), fake_micros}}
          local fake_ms = math.floor((fake_time[1] * 1000000 + fake_time[2]) / 1000)
          local pushes = {{}}
          local function fake_publish(channel, push) pushes[#pushes + 1] = push return 1 end
@@ -62,7 +65,8 @@ fn on_our_clock(code: &str) -> String {
            local at = redis.call('PEXPIRETIME', key)
            return at < 0 and at or at - fake_ms
          end
-         for _, key in ipairs(KEYS) do
+         for _, side in ipairs({{'', ':c', ':t', ':f', ':s', ':q', ':d'}}) do
+           local key = KEYS[1] .. side
            local at = redis.call('PEXPIRETIME', key)
            if at >= 0 and at < fake_ms then redis.call('DEL', key) end
          end
@@ -103,7 +107,7 @@ impl Real {
         let keys = self.layout.keys(name);
         let call = |first: &str, second: &str| {
             let mut command = Cmd::new();
-            command.arg(first).arg(second).arg(KEYS);
+            command.arg(first).arg(second).arg(1);
             keys.write_to(&mut command);
             for header in ["run", "channel", "0", "9007199254740991"] {
                 command.arg(header);

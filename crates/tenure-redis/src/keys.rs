@@ -5,12 +5,6 @@
 
 use tenure_core::LockName;
 
-/// What follows the base key, in the order that the scripts expect after the main key.
-const SIDES: [&str; 6] = [":c", ":t", ":f", ":s", ":q", ":d"];
-
-/// How many keys a lock has.
-pub(crate) const KEYS: usize = 1 + SIDES.len();
-
 /// How names become keys.
 #[derive(Debug, Clone)]
 pub(crate) struct Layout {
@@ -98,21 +92,22 @@ impl Keys {
         format!("{}:d", self.base)
     }
 
-    /// Adds all keys to a command, in the order that the scripts expect.
-    pub(crate) fn write_to(&self, command: &mut redis::Cmd) {
-        command.arg(self.main());
-        let mut key = String::with_capacity(self.base.len() + 2);
-        for side in SIDES {
-            key.clear();
-            key.push_str(&self.base);
-            key.push_str(side);
-            command.arg(key.as_str());
-        }
+    /// How many keys the scripts are given: they make the others from the last.
+    pub(crate) const fn count(&self) -> usize {
+        if self.plain.is_some() { 2 } else { 1 }
     }
 
-    /// How many bytes that is, about.
+    /// Adds those keys to a command.
+    pub(crate) fn write_to(&self, command: &mut redis::Cmd) {
+        if let Some(plain) = &self.plain {
+            command.arg(plain);
+        }
+        command.arg(&self.base);
+    }
+
+    /// How many bytes that is.
     pub(crate) fn size(&self) -> usize {
-        KEYS * (self.base.len() + 2)
+        self.base.len() + self.plain.as_ref().map_or(0, String::len)
     }
 }
 

@@ -19,12 +19,14 @@
 #![forbid(unsafe_code)]
 
 mod backend;
+mod batch;
 mod config;
 mod dating;
 #[cfg(test)]
 mod differential;
 mod error;
 mod examine;
+pub mod fence;
 mod keys;
 mod native;
 mod pushes;

@@ -150,19 +150,20 @@ impl Supervisor {
     pub(crate) async fn run(
         &self,
         script: &Script,
+        arguments: usize,
         size: usize,
         fill: impl Fn(&Live, &mut Cmd),
     ) -> Result<Reply, StoreError> {
         let deadline = self.clock.now() + self.config.timeout;
         let live = self.live(deadline).await?;
-        let mut command = Cmd::with_capacity(24, size + 80);
+        let mut command = Cmd::with_capacity(arguments + 3, size + 80);
         command.arg("EVALSHA").arg(&script.hash);
         fill(&live, &mut command);
         let answer = self.send(live.clone(), &command, deadline).await;
         match answer {
             // Forgotten, by a restart or SCRIPT FLUSH; nothing was done.
             Err(StoreError::Unknown(text)) if text.starts_with("NOSCRIPT") => {
-                let mut command = Cmd::with_capacity(24, size + script.code.len() + 40);
+                let mut command = Cmd::with_capacity(arguments + 3, size + script.code.len() + 40);
                 command.arg("EVAL").arg(&script.code);
                 fill(&live, &mut command);
                 self.send(live, &command, deadline).await

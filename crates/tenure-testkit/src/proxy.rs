@@ -219,10 +219,12 @@ impl Pipe {
         Self { from, to, kept: VecDeque::new() }
     }
 
-    /// Carries bytes until either end is closed; answers whether the connection is to be reset.
+    /// Carries bytes until either end is closed; answers whether the connection is to be reset. What was read before
+    /// the sender closed is still delivered: a network forgets no bytes because their sender has left.
     async fn run(&mut self, side: &Side) -> bool {
         let mut buffer = vec![0; 64 * 1024];
-        loop {
+        let mut is_ended = false;
+        while !is_ended || !self.kept.is_empty() {
             let changed = side.changed.notified();
             let fault = side.fault();
             let due = (!fault.hold).then(|| self.kept.front().map(|(read, _)| *read + fault.delay)).flatten();
@@ -242,8 +244,8 @@ impl Pipe {
                         Ok(true) | Err(_) => return true,
                     }
                 }
-                read = self.from.read(&mut buffer) => match read {
-                    Ok(0) => return false,
+                read = self.from.read(&mut buffer), if !is_ended => match read {
+                    Ok(0) => is_ended = true,
                     Err(_) => return true,
                     Ok(bytes) => {
                         #[expect(clippy::disallowed_methods, reason = "a delay on the wire is not tenure's time")]
@@ -253,6 +255,7 @@ impl Pipe {
                 },
             }
         }
+        false
     }
 
     /// Passes one chunk on as the fault says; answers whether the connection is to be reset now.

@@ -1,6 +1,6 @@
 -- One step of claims towards holding their locks.
 --
--- KEYS  per claim seven: main :c :t :f :s :q :d
+-- KEYS  per claim its main key; where that is not also the base of the other keys, the base after it
 -- ARGV  run id of the server, channel of this process, highest token seen, until (store µs);
 --       then per claim four: value (label#id), mode, ttl in ms, reason
 --       mode: x exclusive, s shared, p:N:OF permits, o once; in capitals: pass by, never stay in line;
@@ -15,39 +15,45 @@
 
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
-local now = math.floor(now_us / 1000)
-local run_id, channel, floor, latest = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-if now_us > latest then
+local now = (now_us - now_us % 1000) / 1000
+local run_id, channel, floor = ARGV[1], ARGV[2], tonumber(ARGV[3])
+if now_us > tonumber(ARGV[4]) then
   return {now_us, 'L'}
 end
-local main, c, t, f, s, q, d
+local first_token = now_us > floor and now_us or floor + 1
+local stride = #KEYS / ((#ARGV - 4) / 4)
 local slow
 local replies = {now_us}
-for i = 0, #KEYS / 7 - 1 do
-  main, c, t, f, s, q, d = unpack(KEYS, 7 * i + 1, 7 * i + 7)
-  local value, mode, ttl, reason = unpack(ARGV, 4 * i + 5, 4 * i + 8)
-  if (mode == 'x' or mode == 'X') and redis.call('EXISTS', main, c, t, s) == 0 then
-    local token = now_us > floor and now_us or floor + 1
-    local grant = string.format('\n1\n%s\nx\n%.0f\n%s\n%s', string.sub(value, -32), now, channel, reason)
-    local last = redis.pcall('SET', f, string.format('%.0f', token) .. grant, 'GET', 'PXAT', now + @FENCE_MS@)
-    if type(last) == 'table' then
-      replies[i + 2] = {'E', last.err}
-    else
-      local number, layout = string.match(last or '0\n1', '^(%d+)\n(%d+)')
-      if layout ~= '1' then
-        redis.call('SET', f, last, 'PXAT', now + @FENCE_MS@)
-        replies[i + 2] = {'R', 'layout', layout or '?'}
+local format, sub = string.format, string.sub
+for i = 1, (#ARGV - 4) / 4 do
+  local a = 4 * i
+  local main, base, value, mode = KEYS[stride * (i - 1) + 1], KEYS[stride * i], ARGV[a + 1], ARGV[a + 2]
+  if (mode == 'x' or mode == 'X') and redis.call('EXISTS', main, base .. ':c', base .. ':t') == 0 then
+    local f, token, id = base .. ':f', first_token, sub(value, -32)
+    local fence = format('%d\n1\n%s\nx\n%d\n%s\n%s', token, id, now, channel, ARGV[a + 4])
+    local last = redis.pcall('SET', f, fence, 'GET', 'PX', '@FENCE_MS@')
+    local answer
+    if last then
+      if type(last) == 'table' then
+        answer = {'E', last.err}
       else
+        local number, layout = string.match(last, '^(%d+)\n(%d+)')
         number = tonumber(number)
-        if number >= token then
+        if layout ~= '1' then
+          redis.call('SET', f, last, 'PX', '@FENCE_MS@')
+          answer = {'R', 'layout', layout or '?'}
+        elseif number >= token then
           token = number + 1
-          local ahead = math.ceil((token - now_us) / 1000)
-          redis.call('SET', f, string.format('%.0f', token) .. grant, 'PXAT', now + @FENCE_MS@ + ahead)
+          fence = format('%d\n1\n%s\nx\n%d\n%s\n%s', token, id, now, channel, ARGV[a + 4])
+          redis.call('SET', f, fence, 'PXAT', now + @FENCE_MS@ + math.ceil((token - now_us) / 1000))
         end
-        redis.call('SET', main, value, 'PXAT', now + ttl)
-        replies[i + 2] = token
       end
     end
+    if not answer then
+      redis.call('SET', main, value, 'PX', ARGV[a + 3])
+      answer = token
+    end
+    replies[i + 1] = answer
   else
     slow = slow or {}
     slow[#slow + 1] = i
@@ -247,8 +253,8 @@ local function attempt(value, mode, ttl, reason)
 end
 
 for _, i in ipairs(slow) do
-  begin(unpack(KEYS, 7 * i + 1, 7 * i + 7))
-  local ok, answer = pcall(attempt, unpack(ARGV, 4 * i + 5, 4 * i + 8))
-  replies[i + 2] = ok and answer or failure(answer)
+  begin(KEYS[stride * (i - 1) + 1], KEYS[stride * i])
+  local ok, answer = pcall(attempt, unpack(ARGV, 4 * i + 1, 4 * i + 4))
+  replies[i + 1] = ok and answer or failure(answer)
 end
 return replies

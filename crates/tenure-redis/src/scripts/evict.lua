@@ -1,6 +1,6 @@
 -- Takes a lock away from its holders.
 --
--- KEYS  main :c :t :f :s :q :d
+-- KEYS  the main key; where that is not also the base of the other keys, the base after it
 -- ARGV  run id of the server, channel of this process, highest token seen, until (store µs);
 --       token of the one to evict or 0 for all, 1 to pass the lock on at once or 0, reason
 -- Reply {store µs, how many}, {store µs, {'E', error}} or {store µs, 'L'} if the request came too late
@@ -15,7 +15,6 @@ local run_id, floor = ARGV[1], tonumber(ARGV[3])
 if now_us > tonumber(ARGV[4]) then
   return {now_us, 'L'}
 end
-local main, c, t, f, s, q, d
 
 -- @include line.lua
 
@@ -63,6 +62,6 @@ local function evict(token, force, reason)
   return evicted
 end
 
-begin(unpack(KEYS))
+begin(KEYS[1], KEYS[#KEYS])
 local ok, answer = pcall(evict, tonumber(ARGV[5]), ARGV[6] == '1', ARGV[7])
 return {now_us, ok and answer or failure(answer)}

@@ -1,6 +1,6 @@
 -- Who holds a lock and who waits, as of now. Changes nothing.
 --
--- KEYS  main :c :t :f :s :q :d
+-- KEYS  the main key; where that is not also the base of the other keys, the base after it
 -- ARGV  none
 -- Reply {store µs, value, expires in ms, fence, record expires in ms, {id, expires (ms), entry...} of the other
 --       holders, {id, place (µs), entry...} of those who wait}
@@ -8,7 +8,8 @@
 -- The entries are as line.lua says; what has expired is left to the reader to leave out.
 
 local time = redis.call('TIME')
-local main, c, t, f, s, q, d = unpack(KEYS)
+local main, base = KEYS[1], KEYS[#KEYS]
+local c, f, s, q, d = base .. ':c', base .. ':f', base .. ':s', base .. ':q', base .. ':d'
 
 local function entries(key)
   local list, all = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES'), {}

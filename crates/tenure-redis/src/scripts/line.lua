@@ -1,6 +1,7 @@
 -- The line of one lock: what attempt, renew, release, settle and evict have in common. Included, never run alone.
 --
--- Expects `now_us` and `now` (ms) to be read from TIME, `run_id` and `floor` to be set, and the seven keys as locals.
+-- Expects `now_us` and `now` (ms) to be read from TIME, and `run_id` and `floor` to be set. The keys of a lock are its
+-- main key, and its base with these after it:
 --
 -- main  label#id of the one holder that holds alone; MARK before it: evicted, and waiting to expire. Expires with it.
 -- :c    hash by id of those in :s and :q, one field a line: kind, expires (ms), number, time, mode, n, of, channel,
@@ -18,12 +19,13 @@
 -- No label contains a line break.
 local MARK = 'evicted\n'
 
+local main, c, t, f, s, q, d
 local held, fence_record, last_token, taken
 -- Channels that nobody listens to, found out in this run.
 local deaf = {}
 
-local function begin(...)
-  main, c, t, f, s, q, d = ...
+local function begin(main_key, base)
+  main, c, t, f, s, q, d = main_key, base .. ':c', base .. ':t', base .. ':f', base .. ':s', base .. ':q', base .. ':d'
   held, fence_record, last_token, taken = false, nil, nil, nil
 end
 

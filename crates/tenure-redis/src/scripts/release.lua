@@ -1,6 +1,6 @@
 -- Ends claims, held or waiting, and hands their locks over.
 --
--- KEYS  per claim seven: main :c :t :f :s :q :d
+-- KEYS  per claim its main key; where that is not also the base of the other keys, the base after it
 -- ARGV  run id of the server, channel of this process, highest token seen, 0;
 --       then per claim two: value (label#id), trail: c clean, d doubtful
 -- Reply {store µs or 0, answer...}; answer: 'H' held · 'W' waited · 'A' absent · {'E', error}
@@ -9,15 +9,18 @@
 -- and the line is served: one command hands the lock over, however many wait. After a doubtful trail a tombstone
 -- stays, so that an attempt of this claim that arrives later does nothing. Works in a full store: it removes first.
 
-local main, c, t, f, s, q, d
+local stride = #KEYS / ((#ARGV - 4) / 2)
 local slow
 local replies = {0}
-for i = 0, #KEYS / 7 - 1 do
-  local value = ARGV[2 * i + 5]
-  local known = redis.pcall('GET', KEYS[7 * i + 1])
-  if known == value and ARGV[2 * i + 6] == 'c' and redis.call('EXISTS', KEYS[7 * i + 2]) == 0 then
-    redis.call('DEL', KEYS[7 * i + 1])
-    replies[i + 2] = 'H'
+for i = 1, (#ARGV - 4) / 2 do
+  local main = KEYS[stride * (i - 1) + 1]
+  if
+    redis.pcall('GET', main) == ARGV[2 * i + 3]
+    and ARGV[2 * i + 4] == 'c'
+    and redis.call('EXISTS', KEYS[stride * i] .. ':c') == 0
+  then
+    redis.call('DEL', main)
+    replies[i + 1] = 'H'
   else
     slow = slow or {}
     slow[#slow + 1] = i
@@ -58,8 +61,8 @@ end
 
 replies[1] = now_us
 for _, i in ipairs(slow) do
-  begin(unpack(KEYS, 7 * i + 1, 7 * i + 7))
-  local ok, answer = pcall(release, ARGV[2 * i + 5], ARGV[2 * i + 6])
-  replies[i + 2] = ok and answer or failure(answer)
+  begin(KEYS[stride * (i - 1) + 1], KEYS[stride * i])
+  local ok, answer = pcall(release, ARGV[2 * i + 3], ARGV[2 * i + 4])
+  replies[i + 1] = ok and answer or failure(answer)
 end
 return replies

@@ -1,6 +1,6 @@
 -- Renews claims. Never brings one back.
 --
--- KEYS  per claim seven: main :c :t :f :s :q :d
+-- KEYS  per claim its main key; where that is not also the base of the other keys, the base after it
 -- ARGV  run id of the server, channel of this process, highest token seen, until (store µs);
 --       then per claim two: value (label#id), ttl in ms
 -- Reply {store µs, answer...}, or {store µs, 'L'} for all of them if the request came too late
@@ -17,7 +17,6 @@ local run_id, floor = ARGV[1], tonumber(ARGV[3])
 if now_us > tonumber(ARGV[4]) then
   return {now_us, 'L'}
 end
-local main, c, t, f, s, q, d
 
 -- @include line.lua
 
@@ -51,10 +50,11 @@ local function renew(value, ttl)
   return 0
 end
 
+local stride = #KEYS / ((#ARGV - 4) / 2)
 local replies = {now_us}
-for i = 0, #KEYS / 7 - 1 do
-  begin(unpack(KEYS, 7 * i + 1, 7 * i + 7))
-  local ok, answer = pcall(renew, unpack(ARGV, 2 * i + 5, 2 * i + 6))
-  replies[i + 2] = ok and answer or failure(answer)
+for i = 1, (#ARGV - 4) / 2 do
+  begin(KEYS[stride * (i - 1) + 1], KEYS[stride * i])
+  local ok, answer = pcall(renew, unpack(ARGV, 2 * i + 3, 2 * i + 4))
+  replies[i + 1] = ok and answer or failure(answer)
 end
 return replies

@@ -1,6 +1,6 @@
 -- Ends a do-once with its result.
 --
--- KEYS  main :c :t :f :s :q :d
+-- KEYS  the main key; where that is not also the base of the other keys, the base after it
 -- ARGV  run id of the server, channel of this process, highest token seen, until (store µs);
 --       value (label#id), outcome, how long to keep it in ms
 -- Reply {store µs, answer}; answer: 1 recorded · 0 not held · {'E', error} · 'L' too late
@@ -15,7 +15,6 @@ local run_id, floor = ARGV[1], tonumber(ARGV[3])
 if now_us > tonumber(ARGV[4]) then
   return {now_us, 'L'}
 end
-local main, c, t, f, s, q, d
 
 -- @include line.lua
 
@@ -43,6 +42,6 @@ local function settle(value, outcome, keep)
   return 1
 end
 
-begin(unpack(KEYS))
+begin(KEYS[1], KEYS[#KEYS])
 local ok, answer = pcall(settle, unpack(ARGV, 5, 7))
 return {now_us, ok and answer or failure(answer)}
