@@ -54,7 +54,7 @@ fn on_our_clock(code: &str) -> String {
         .replace("'PX', ARGV[a + 3])", "'PXAT', now + ARGV[a + 3])")
         .replace("'PX', '259200000')", "'PXAT', now + 259200000)")
         .replace("redis.call('PTTL', ", "fake_pttl(")
-        .replace("redis.call('PUBLISH', ", "fake_publish(");
+        .replace("redis.pcall('PUBLISH', ", "fake_publish(");
     format!(
         "local fake_micros = table.remove(ARGV)
          local fake_time = {{table.remove(ARGV), fake_micros}}

@@ -90,7 +90,7 @@ pub(crate) fn while_connecting(error: &RedisError) -> StoreError {
 /// A server that cannot show who it is will not be able to a moment later.
 fn is_bad_certificate(error: &RedisError) -> bool {
     let text = describe(error).to_lowercase();
-    text.contains("certificate") || text.contains("handshakefailure")
+    text.contains("certificate") || text.contains("fatal alert")
 }
 
 /// The error as text, without the noise that the library wraps around a server's own words.

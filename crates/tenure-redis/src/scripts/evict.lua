@@ -20,7 +20,7 @@ end
 
 local function tell(id, channel, reason)
   bury(id, now + @TOMBSTONE_MS@, reason)
-  redis.call('PUBLISH', channel, 'E\n' .. id .. '\n' .. reason)
+  publish(channel, 'E\n' .. id .. '\n' .. reason)
 end
 
 local function evict(token, force, reason)

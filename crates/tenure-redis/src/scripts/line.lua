@@ -41,6 +41,15 @@ local function said_in(rest)
   return string.sub(rest, 1, 2) == '\n!' and string.sub(rest, 3) or nil
 end
 
+-- Tells a process something; answers how many listened. Whatever goes wrong with that is no reason to stop half-way.
+local function publish(channel, push)
+  if channel == '' then
+    return 0
+  end
+  local heard = redis.pcall('PUBLISH', channel, push)
+  return type(heard) == 'number' and heard or 0
+end
+
 local function claim_of(id)
   local entry = redis.call('HGET', c, id)
   if not entry then
@@ -193,7 +202,7 @@ local function serve(asking, whole_ttl)
     else
       local ttl = math.min(claim.time, @FIRST_TTL_MS@)
       local push = string.format('G\n%s\n%.0f\n%.0f\n%.0f\n%s\n%s\n%s', id, token, ttl, now_us, run_id, claim.label, main)
-      if not deaf[claim.channel] and redis.call('PUBLISH', claim.channel, push) > 0 then
+      if not deaf[claim.channel] and publish(claim.channel, push) > 0 then
         grant(id, claim, ttl, token)
       else
         deaf[claim.channel] = true

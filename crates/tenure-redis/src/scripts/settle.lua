@@ -35,7 +35,7 @@ local function settle(value, outcome, keep)
   for _, waiting in ipairs(redis.call('ZRANGE', q, 0, -1)) do
     local claim = claim_of(waiting)
     if claim then
-      redis.call('PUBLISH', claim.channel, 'L\n' .. waiting)
+      publish(claim.channel, 'L\n' .. waiting)
     end
   end
   redis.call('DEL', q, c)

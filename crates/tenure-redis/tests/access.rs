@@ -1,0 +1,249 @@
+//! Ways in: rights, certificates, sockets, databases, and servers that forbid scripts.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{QUICK, ask, beside, claim, connect, leftovers};
+use tenure_core::{Attempt, Backend, Line, Locks, Mode, RefusalKind, Released, StoreError, Trail};
+use tenure_redis::{Redis, RedisConfig};
+use tenure_testkit::servers::{Kind, Server, free_port};
+
+/// The rule of `docs/backends/redis.md`, word for word.
+const RULE: &str = "~tenure:* resetchannels &tenure:push:* -@all +hello +auth +select +ping +time +info \
+    +subscribe +publish +eval +evalsha +script|load +exists +get +set +del +pttl +pexpireat \
+    +zadd +zrem +zcard +zrange +zrangebyscore +zrank +zscore +hset +hget +hdel +hlen +hkeys +scan";
+
+async fn with_rule(server: &Server, user: &str, rule: &str) -> String {
+    let mut words = vec!["ACL", "SETUSER", user, "reset", "on", ">secret"];
+    words.extend(rule.split_whitespace());
+    let _: redis::Value = ask(&server.url(), &words).await;
+    format!("redis://{user}:secret@127.0.0.1:{}", server.port())
+}
+
+/// Every verb, in every mode.
+async fn everything_works(url: &str) {
+    let first = Locks::new(connect(url, QUICK).await);
+    let second = Locks::new(connect(url, QUICK).await);
+    let guard = first.lock("acl").acquire().await.unwrap();
+    let waiting = tokio::spawn(second.lock("acl").acquire());
+    while first.inspect("acl").await.unwrap().waiters.is_empty() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(first.list("", None, 100).await.unwrap().locks.len(), 1);
+    guard.release().await.unwrap();
+    let guard = waiting.await.unwrap().unwrap();
+    assert_eq!(first.evict("acl", None, true, "tidy").await.unwrap(), 1);
+    guard.lease().lost().await;
+    let readers =
+        [first.lock("shared").shared().acquire().await, second.lock("shared").shared().acquire().await];
+    assert!(readers.iter().all(Result::is_ok));
+    let permits = first.lock("permits").permits(2, 3).acquire().await.unwrap();
+    assert!(second.lock("permits").permits(2, 3).try_acquire().await.unwrap().is_none());
+    drop((readers, permits));
+    let backend = connect(url, QUICK).await;
+    let once = claim("once", Mode::Once, Duration::from_secs(5));
+    assert!(matches!(backend.attempt(&once, Line::Join).await, Ok(Attempt::Granted(_))));
+    backend.settle(&once, "done".into(), Duration::from_secs(5)).await.unwrap();
+    assert!(backend.forget(&once.name).await.unwrap());
+    first.close(Duration::from_secs(5)).await.unwrap();
+    second.close(Duration::from_secs(5)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_rule_allows_everything_we_do_and_nothing_outside_the_prefix() {
+    for kind in Kind::ALL {
+        let server = Server::start(kind);
+        let url = with_rule(&server, "locker", RULE).await;
+        let _: redis::Value = ask(&server.url(), &["SET", "foreign", "untouched"]).await;
+        everything_works(&url).await;
+        let denied: Vec<redis::Value> = ask(&server.url(), &["ACL", "LOG"]).await;
+        let denied = format!("{denied:?}");
+        // Asked for and done without: what else the server could say or do.
+        let expected = ["config", "setinfo", "client", "delifeq", "delex"];
+        for object in denied.split("object").skip(1) {
+            assert!(expected.iter().any(|word| object.to_lowercase().contains(word)), "{kind:?} {object}");
+        }
+        let mut connection = beside(&url).await;
+        for command in [
+            &["GET", "foreign"][..],
+            &["SET", "foreign", "1"],
+            &["DEL", "foreign"],
+            &["EVAL", "return redis.call('GET', 'foreign')", "0"],
+            &["EVAL", "return redis.call('SET', KEYS[1], 1)", "1", "foreign"],
+            &["EVAL", "return redis.call('FLUSHALL')", "0"],
+            &["EVAL", "return redis.call('PUBLISH', 'other', 1)", "0"],
+            &["PUBLISH", "other", "1"],
+            &["FLUSHALL"],
+            &["KEYS", "*"],
+            &["CONFIG", "GET", "*"],
+            &["SCRIPT", "FLUSH"],
+            &["ACL", "LIST"],
+        ] {
+            let mut asked = redis::cmd(command[0]);
+            let answer: redis::RedisResult<redis::Value> =
+                asked.arg(&command[1..]).query_async(&mut connection).await;
+            assert!(answer.is_err(), "{kind:?} {command:?} {answer:?}");
+        }
+        let foreign: String = ask(&server.url(), &["GET", "foreign"]).await;
+        assert_eq!(foreign, "untouched");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_right_is_said_as_such() {
+    let server = Server::start(Kind::Redis7);
+    let url = with_rule(&server, "poor", &RULE.replace("~tenure:*", "~other:*")).await;
+    let backend = connect(&url, QUICK).await;
+    let error =
+        backend.attempt(&claim("x", Mode::Exclusive, Duration::from_secs(1)), Line::Join).await.unwrap_err();
+    assert!(matches!(&error, StoreError::Refused(r) if r.kind == RefusalKind::Permission), "{error:?}");
+    assert!(!error.is_passing());
+}
+
+/// Without the right to subscribe, waiting means polling.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_subscription_waiters_poll() {
+    let server = Server::start(Kind::Redis7);
+    let url = with_rule(&server, "deaf", &RULE.replace("+subscribe", "")).await;
+    let locks = [Locks::new(connect(&url, QUICK).await), Locks::new(connect(&url, QUICK).await)];
+    let mut tasks = tokio::task::JoinSet::new();
+    for i in 0..8 {
+        let locks = locks[i % 2].clone();
+        tasks.spawn(async move {
+            for _ in 0..5 {
+                locks.lock("polled").run(|_| async {}).await.unwrap();
+            }
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+}
+
+const NO_SCRIPTS: &str = "~* allchannels +@all -eval -evalsha -script -fcall";
+
+/// Valkey 9 has commands that compare; there is no line then, and the capabilities say so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_scripts_serves_by_its_own_commands() {
+    let server = Server::start(Kind::Valkey9);
+    let url = with_rule(&server, "native", NO_SCRIPTS).await;
+    let backend = connect(&url, QUICK).await;
+    let offers = backend.capabilities();
+    assert!(!offers.fifo && !offers.shared && !offers.permits && !offers.once && !offers.detach);
+    let first = claim("native", Mode::Exclusive, Duration::from_secs(5));
+    let second = claim("native", Mode::Exclusive, Duration::from_secs(5));
+    let Ok(Attempt::Granted(grant)) = backend.attempt(&first, Line::Join).await else { panic!() };
+    let Ok(Attempt::Granted(again)) = backend.attempt(&first, Line::Join).await else { panic!() };
+    assert_eq!(grant.token, again.token);
+    assert!(matches!(backend.attempt(&second, Line::Join).await, Ok(Attempt::Busy(_))));
+    assert_eq!(backend.release(&second, Trail::Clean).await.unwrap(), Released::Absent);
+    assert_eq!(backend.inspect(&first.name).await.unwrap().holders.len(), 1);
+    assert_eq!(backend.list("", None, 10).await.unwrap().locks.len(), 1);
+    assert_eq!(backend.release(&first, Trail::Clean).await.unwrap(), Released::Held);
+    let Ok(Attempt::Granted(next)) = backend.attempt(&second, Line::Join).await else { panic!() };
+    assert!(next.token > grant.token);
+    backend.release(&second, Trail::Clean).await.unwrap();
+    // Renewed, contended, and lost, through the front.
+    let locks = Locks::new(backend);
+    let guard = locks.lock("native").ttl(Duration::from_millis(600)).acquire().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert!(guard.is_held());
+    let waiting = tokio::spawn(locks.lock("native").acquire());
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    guard.release().await.unwrap();
+    waiting.await.unwrap().unwrap().release().await.unwrap();
+    let error = locks.lock("native").shared().acquire().await.unwrap_err();
+    assert!(error.to_string().contains("does not offer"), "{error}");
+    assert_eq!(leftovers(&server.url()).await, Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_can_do_neither_is_refused_with_the_reason() {
+    for kind in [Kind::Redis7, Kind::Redis62] {
+        let server = Server::start(kind);
+        let rule = "~* allchannels +@all -eval -evalsha -script";
+        let url = with_rule(&server, "native", rule).await;
+        let error = Redis::connect(RedisConfig::from_url(&url).unwrap()).await.unwrap_err();
+        assert!(matches!(&error, StoreError::Refused(r) if r.kind == RefusalKind::Unsupported), "{error:?}");
+        assert!(error.to_string().contains("scripts are forbidden"), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn databases_and_sockets_are_reached() {
+    let server = Server::start(Kind::Redis7);
+    let in_two = connect(&format!("{}/2", server.url()), QUICK).await;
+    let socket = format!("redis+unix://{}?db=2", server.socket().display());
+    let by_socket = connect(&socket, QUICK).await;
+    let in_zero = connect(&server.url(), QUICK).await;
+    let held = claim("where", Mode::Exclusive, Duration::from_secs(5));
+    assert!(matches!(in_two.attempt(&held, Line::Pass).await, Ok(Attempt::Granted(_))));
+    assert!(by_socket.inspect(&held.name).await.unwrap().is_held());
+    assert!(!in_zero.inspect(&held.name).await.unwrap().is_held());
+    assert!(by_socket.store().starts_with("redis+unix:///"));
+}
+
+/// A certificate authority, and what it signed, as PEM files in a folder.
+fn certificates() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    let authority_key = rcgen::KeyPair::generate().unwrap();
+    let mut authority = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    authority.distinguished_name.push(rcgen::DnType::CommonName, "the test's authority");
+    authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    write("ca.pem", &authority.self_signed(&authority_key).unwrap().pem());
+    let issuer = rcgen::Issuer::new(authority, authority_key);
+    for name in ["server", "client"] {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(vec!["localhost".into()]).unwrap();
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        let signed = params.signed_by(&key, &issuer);
+        write(&format!("{name}.pem"), &signed.unwrap().pem());
+        write(&format!("{name}.key"), &key.serialize_pem());
+    }
+    folder
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tls_checks_names_and_shows_certificates() {
+    for (clients, needs_certificate) in [("no", false), ("yes", true)] {
+        let port = free_port();
+        let server = Server::start_in(
+            Kind::Redis7,
+            certificates(),
+            &[
+                "--tls-port",
+                &port.to_string(),
+                "--tls-cert-file",
+                "{dir}/server.pem",
+                "--tls-key-file",
+                "{dir}/server.key",
+                "--tls-ca-cert-file",
+                "{dir}/ca.pem",
+                "--tls-auth-clients",
+                clients,
+            ],
+        );
+        let dir = server.folder().display().to_string();
+        let ours = format!("ca={dir}/ca.pem");
+        let shown = format!("{ours}&cert={dir}/client.pem&key={dir}/client.key");
+        let good = if needs_certificate { &shown } else { &ours };
+        let backend = connect(&format!("rediss://localhost:{port}?{good}"), QUICK).await;
+        let held = claim("tls", Mode::Exclusive, Duration::from_secs(5));
+        assert!(matches!(backend.attempt(&held, Line::Pass).await, Ok(Attempt::Granted(_))));
+        let mut bad = vec![
+            format!("rediss://127.0.0.1:{port}?{good}"),
+            format!("rediss://localhost:{port}"),
+            format!("rediss://localhost:{}?{good}&timeout=500ms", server.port()),
+            format!("rediss://localhost:{port}?ca={dir}/nowhere.pem"),
+        ];
+        if needs_certificate {
+            bad.push(format!("rediss://localhost:{port}?{ours}&timeout=500ms"));
+        }
+        for url in bad {
+            let answer = Redis::connect(RedisConfig::from_url(&url).unwrap()).await;
+            assert!(answer.is_err(), "{url}");
+        }
+    }
+}
