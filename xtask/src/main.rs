@@ -5,6 +5,7 @@
 //! can be repeated by hand.
 
 mod bench;
+mod dist;
 mod setup;
 mod steps;
 
@@ -15,6 +16,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   setup    install what the tests need
   test     setup, formatting, lints, docs, all tests
   audit    licences, bans and sources of every dependency (installs cargo-deny on first use)
+  dist     build one static binary for any Linux of this architecture
   bench    measure against other locks: `bench [run] [--smoke]`, then `bench report` for tables and plots
 ";
 
@@ -25,6 +27,7 @@ fn main() -> ExitCode {
         ["setup"] => setup::run(),
         ["test"] => setup::run().and_then(|()| steps::test()),
         ["audit"] => steps::audit(),
+        ["dist"] => dist::run(),
         ["bench", ref arguments @ ..] => bench::run(arguments),
         _ => {
             eprint!("{USAGE}");

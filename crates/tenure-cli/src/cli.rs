@@ -44,7 +44,7 @@ fn long_version() -> &'static str {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Options of every command")]
 pub(crate) struct Global {
-    /// Where the locks are: file:DIR, memory: [env: TENURE_STORE] [default: a directory of this user's]
+    /// Where the locks are: file:DIR, redis://HOST [env: TENURE_STORE] [default: a directory of this user's]
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) store: Option<String>,
     /// Put every name inside this namespace: `a` is then `NS/a` [env: TENURE_NAMESPACE]
@@ -87,6 +87,10 @@ pub(crate) enum Command {
     Watch(Watch),
     /// Take a lock away from its holders
     Evict(Evict),
+    /// Examine the store: what it promises under which fault, and what to change
+    Doctor(Doctor),
+    /// Measure how fast the store is from here
+    Bench(Bench),
     /// Print the completions for a shell
     Completions(Completions),
     /// Print the manual page
@@ -318,6 +322,43 @@ pub(crate) struct Evict {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tenure --store redis://cache:6379 doctor
+  tenure doctor --require exclusive || echo 'not for migrations'")]
+pub(crate) struct Doctor {
+    /// Exit 78 unless the store gives this
+    #[arg(long, value_name = "LEVEL")]
+    pub(crate) require: Vec<Level>,
+}
+
+/// What a deployment can be asked to give.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Level {
+    /// Never two at once, also when the store crashes or fails over
+    Exclusive,
+    /// Tokens that rise whatever the clocks do
+    Fence,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tenure bench                                      the usual store
+  tenure --store redis://cache:6379 bench --tasks 512")]
+pub(crate) struct Bench {
+    /// How many tasks at once take and give back a lock of their own
+    #[arg(long, value_name = "N", default_value = "64", value_parser = parties)]
+    pub(crate) tasks: usize,
+    /// How many want the same lock and hand it over
+    #[arg(long, value_name = "N", default_value = "16", value_parser = parties)]
+    pub(crate) waiters: usize,
+    /// How long each of the three measurements takes
+    #[arg(long = "for", value_name = "DUR", default_value = "1s", value_parser = span)]
+    pub(crate) span: Duration,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Completions {
     /// Which shell
     pub(crate) shell: clap_complete::Shell,
@@ -365,6 +406,19 @@ fn ttl(text: &str) -> Result<Ttl, String> {
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "write seconds as a number, like 10 or 0.5".to_string())?;
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+}
+
+fn parties(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(parties @ 1..=10_000) => Ok(parties),
+        _ => Err("give a number from 1 to 10000".into()),
+    }
+}
+
+fn span(text: &str) -> Result<Duration, String> {
+    let span = duration(text)?;
+    let fits = Duration::from_millis(10) <= span && span <= Duration::from_secs(60);
+    if fits { Ok(span) } else { Err("give a time from 10ms to 60s".into()) }
 }
 
 fn permits(text: &str) -> Result<(u32, u32), String> {

@@ -72,6 +72,8 @@ fn dispatch(cli: &Cli) -> Outcome<u8> {
         Command::Show(args) => commands::show::run(global, args),
         Command::Watch(args) => return commands::watch::run(global, args),
         Command::Evict(args) => commands::evict::run(global, args),
+        Command::Doctor(args) => commands::doctor::run(global, args),
+        Command::Bench(args) => commands::bench::run(global, args),
         Command::Completions(args) => commands::completions::run(args),
         Command::Man => commands::man::run(),
     };

@@ -125,3 +125,8 @@ fn misconfigured(message: String) -> Error {
     let kind = RefusalKind::Configuration;
     Error::Refused { lock: None, store: None, refusal: Refusal { kind, message } }
 }
+
+/// The examples of the README, compiled and run as they stand there.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

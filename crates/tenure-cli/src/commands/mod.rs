@@ -1,8 +1,10 @@
 //! The commands, one file each.
 
 pub(crate) mod acquire;
+pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod completions;
+pub(crate) mod doctor;
 pub(crate) mod evict;
 pub(crate) mod ls;
 pub(crate) mod man;

@@ -3,8 +3,10 @@
 //! `TENURE_FULL=1` runs the long ones at full length.
 
 mod bad_input;
+mod benching;
 mod claims;
 mod counting;
+mod doctor;
 mod ending;
 mod looking;
 mod running;

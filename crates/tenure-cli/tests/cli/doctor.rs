@@ -1,0 +1,69 @@
+//! `tenure doctor`, and the other commands on Redis.
+
+use tenure_testkit::servers::{Kind, Server};
+
+use crate::support::{Scene, code};
+
+fn answer(scene: &Scene, arguments: &str) -> (serde_json::Value, i32) {
+    let output = scene.tenure(arguments).output().unwrap();
+    (serde_json::from_slice(&output.stdout).unwrap(), code(&output))
+}
+
+#[test]
+fn the_embedded_store_is_examined() {
+    let scene = Scene::new();
+    let (answer, exit) = answer(&scene, "doctor --json --require exclusive");
+    assert_eq!(exit, 0, "{answer}");
+    assert_eq!(answer["exclusive"], true);
+    assert_eq!(answer["under"]["a holder's process dies"], "holds");
+    let subjects: Vec<_> =
+        answer["findings"].as_array().unwrap().iter().map(|f| f["subject"].clone()).collect();
+    assert!(subjects.contains(&"a lock".into()), "{subjects:?}");
+    assert_eq!(code(&scene.tenure("doctor --require fence").output().unwrap()), 78);
+    assert!(scene.is_free("tenure-doctor"));
+}
+
+#[test]
+fn a_redis_that_would_throw_locks_away_is_a_problem() {
+    let scene = Scene::new();
+    let server =
+        Server::start_with(Kind::Redis7, &["--maxmemory", "50mb", "--maxmemory-policy", "allkeys-lru"]);
+    let (answer, exit) = answer(&scene, &format!("--store {} doctor --json", server.url()));
+    assert_eq!(exit, 78, "{answer}");
+    assert_eq!(answer["exclusive"], false);
+    let findings = answer["findings"].as_array().unwrap();
+    let problems: Vec<_> = findings.iter().filter(|f| f["severity"] == "problem").collect();
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert_eq!(problems[0]["subject"], "eviction policy");
+    let plain = scene.tenure(&format!("--store {} doctor", server.url())).output().unwrap();
+    assert!(String::from_utf8_lossy(&plain.stdout).contains("What is promised"));
+}
+
+#[test]
+fn a_durable_redis_gives_what_is_required() {
+    let scene = Scene::new();
+    let server = Server::start_with(Kind::Redis7, &["--appendonly", "yes", "--appendfsync", "always"]);
+    let doctor = format!("--store {} doctor --require exclusive --require fence", server.url());
+    let output = scene.tenure(&doctor).output().unwrap();
+    assert_eq!(code(&output), 0, "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+fn commands_work_on_redis_as_they_do_on_files() {
+    let scene = Scene::new();
+    let server = Server::start(Kind::Redis7);
+    let on_redis = |arguments: &str| {
+        let mut command = scene.tenure(arguments);
+        command.env("TENURE_STORE", server.url());
+        command.output().unwrap()
+    };
+    assert_eq!(on_redis("run hello -- echo hi").stdout, b"hi\n");
+    let claim = on_redis("acquire deploy --ttl 20s");
+    std::fs::write(scene.path("claim"), &claim.stdout).unwrap();
+    assert_eq!(code(&on_redis("check deploy")), 0);
+    assert_eq!(code(&on_redis("run -n deploy -- true")), 75);
+    assert_eq!(code(&on_redis("renew --claim-file claim")), 0);
+    assert_eq!(code(&on_redis("release --claim-file claim")), 0);
+    assert_eq!(code(&on_redis("release --claim-file claim")), 76, "once is enough");
+    assert_eq!(code(&on_redis("check deploy")), 1);
+}
