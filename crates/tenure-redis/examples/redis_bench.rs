@@ -59,7 +59,38 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             println!("{tasks:>6} {way:>8} {rate:>12.0} {us:>10.1} {ratio:>7.2} {ours:>10.1} {theirs:>10.1}");
         }
     }
+    for waiters in [2_usize, 16, 128, 1000] {
+        let (ours, theirs) = (own_cpu(), server_cpu(&plain).await);
+        let rate = hand_overs(waiters, seconds, &locks).await;
+        let (ours, theirs) = (own_cpu() - ours, server_cpu(&plain).await - theirs);
+        let each = 1e6 / (rate * seconds);
+        println!(
+            "{waiters:>6} waiters {rate:>9.0} hand-overs/s {:>8.1} {:>8.1} us cpu",
+            ours * each,
+            theirs * each
+        );
+    }
     Ok(())
+}
+
+/// How often one lock changes hands per second.
+async fn hand_overs(waiters: usize, seconds: f64, locks: &Locks) -> f64 {
+    let done = Arc::new(AtomicU64::new(0));
+    let start = SystemClock.now();
+    let end = start + Duration::from_secs_f64(seconds);
+    let mut running = tokio::task::JoinSet::new();
+    for _ in 0..waiters {
+        let (done, locks) = (done.clone(), locks.clone());
+        running.spawn(async move {
+            while SystemClock.now() < end {
+                let guard = locks.lock("handed over").acquire().await.expect("a lock");
+                done.fetch_add(1, Ordering::Relaxed);
+                guard.release().await.expect("a release");
+            }
+        });
+    }
+    while running.join_next().await.is_some() {}
+    done.load(Ordering::Relaxed) as f64 / SystemClock.now().saturating_since(start).as_secs_f64()
 }
 
 /// Processor time of this process, in seconds: less noisy than the clock on a machine that others use.

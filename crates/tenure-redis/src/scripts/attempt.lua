@@ -99,11 +99,8 @@ end
 
 -- The first few in line look when the first holder's ttl ends, one after the other: should it be dead, one of them
 -- serves the line. Everybody looks often enough to keep their place.
-local function look_again_after(ahead)
-  local left
-  if held then
-    left = redis.call('PTTL', main)
-  else
+local function look_again_after(ahead, left)
+  if not held then
     local first = redis.call('ZRANGE', s, 0, 0, 'WITHSCORES')[2]
     left = first and tonumber(first) - now or -1
   end
@@ -114,11 +111,11 @@ local function look_again_after(ahead)
 end
 
 -- Adds one holder to a busy answer, if there is any.
-local function show_holder(busy)
+local function show_holder(busy, left)
   if held then
     local last = fence()
     local is_ours = last.id == string.sub(held, -32)
-    busy[4], busy[5] = held, redis.call('PTTL', main)
+    busy[4], busy[5] = held, left
     busy[6], busy[7] = is_ours and last.token or 0, is_ours and last.mode or ''
     busy[8], busy[9] = is_ours and now - last.since or -1, is_ours and last.reason or ''
     return
@@ -216,8 +213,12 @@ local function attempt(value, mode, ttl, reason)
   local place = known and known.number
   if stays then
     if not place then
-      if redis.call('ZCARD', q) >= @WAITERS_MAX@ and sweep() >= @WAITERS_MAX@ then
+      if waiting >= @WAITERS_MAX@ and sweep() >= @WAITERS_MAX@ then
         return {'R', 'full', '@WAITERS_MAX@'}
+      end
+      -- Now and then: those that were passed over and never came back.
+      if now_us % 16 == 0 and redis.call('HLEN', c) > 2 * (waiting + redis.call('ZCARD', s)) + 64 then
+        sweep()
       end
       place = next_place()
     end
@@ -226,8 +227,11 @@ local function attempt(value, mode, ttl, reason)
       channel = channel, label = label, reason = reason
     })
     redis.call('ZADD', q, place, id)
-    extend(c, now + @LINE_TTL_MS@)
-    extend(q, now + @LINE_TTL_MS@)
+    -- Twice as long as needed, so that it is not needed every time.
+    if redis.call('PTTL', q) < @LINE_TTL_MS@ then
+      redis.call('PEXPIREAT', q, now + 2 * @LINE_TTL_MS@)
+      extend(c, now + 2 * @LINE_TTL_MS@)
+    end
   elseif known and known.kind == 'k' then
     -- It was passed over while nobody listened: it stands where it stood.
     redis.call('ZADD', q, place, id)
@@ -242,9 +246,13 @@ local function attempt(value, mode, ttl, reason)
       time = ttl, mode = kind, n = n, of = of, channel = channel, label = label, reason = reason
     }, ttl, next_token())
   end
-  local ahead = place and redis.call('ZRANK', q, id) or redis.call('ZCARD', q)
-  local busy = {'B', stays and ahead or -1, look_again_after(ahead)}
-  show_holder(busy)
+  local ahead = waiting
+  if known or not held then
+    ahead = place and redis.call('ZRANK', q, id) or redis.call('ZCARD', q)
+  end
+  local left = held and redis.call('PTTL', main)
+  local busy = {'B', stays and ahead or -1, look_again_after(ahead, left)}
+  show_holder(busy, left)
   if not stays and place then
     forget(id)
     serve()

@@ -20,13 +20,13 @@
 local MARK = 'evicted\n'
 
 local main, c, t, f, s, q, d
-local held, fence_record, last_token, taken
+local held, waiting, fence_record, last_token, taken
 -- Channels that nobody listens to, found out in this run.
 local deaf = {}
 
 local function begin(main_key, base)
   main, c, t, f, s, q, d = main_key, base .. ':c', base .. ':t', base .. ':f', base .. ':s', base .. ':q', base .. ':d'
-  held, fence_record, last_token, taken = false, nil, nil, nil
+  held, waiting, fence_record, last_token, taken = false, 0, nil, nil, nil
 end
 
 -- Calls `command` on `key` with many members, a few at a time: Lua's stack is small.
@@ -234,19 +234,18 @@ local function sweep()
   return redis.call('ZCARD', q)
 end
 
--- Looks who holds the lock alone, and forgets the other holders that have expired. Touches every key but :d before
--- anything is written: a key of a foreign type is found out while nothing has changed.
+-- Looks who holds the lock alone, how many wait, and what the last token is; forgets the other holders that have
+-- expired. Reads before anything is written: a key of a foreign type is found out while nothing has changed.
 local function look()
   held = redis.call('GET', main)
-  redis.call('HLEN', t)
-  local known, waiting = redis.call('HLEN', c), redis.call('ZCARD', q)
-  local gone = redis.call('ZRANGEBYSCORE', s, '-inf', '(' .. now)
+  waiting = redis.call('ZCARD', q)
   fence()
-  if #gone > 0 then
-    on_many('ZREM', s, gone)
-    on_many('HDEL', c, gone)
-  elseif known > 2 * waiting + 64 and known > 2 * (waiting + redis.call('ZCARD', s)) + 64 then
-    sweep()
+  if not held then
+    local gone = redis.call('ZRANGEBYSCORE', s, '-inf', '(' .. now)
+    if #gone > 0 then
+      on_many('ZREM', s, gone)
+      on_many('HDEL', c, gone)
+    end
   end
 end
 

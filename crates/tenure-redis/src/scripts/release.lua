@@ -40,17 +40,19 @@ local run_id, floor = ARGV[1], tonumber(ARGV[3])
 local function release(value, trail)
   local id, answer = string.sub(value, -32), 'A'
   look()
-  local known = claim_of(id)
   if held == value or held == MARK .. value then
     redis.call('DEL', main)
     held, answer = false, 'H'
-  elseif known and known.kind == 'h' then
-    redis.call('ZREM', s, id)
-    redis.call('HDEL', c, id)
-    answer = 'H'
-  elseif known then
-    forget(id)
-    answer = 'W'
+  else
+    local known = claim_of(id)
+    if known and known.kind == 'h' then
+      redis.call('ZREM', s, id)
+      redis.call('HDEL', c, id)
+      answer = 'H'
+    elseif known then
+      forget(id)
+      answer = 'W'
+    end
   end
   if trail == 'd' then
     bury(id, now + @TOMBSTONE_MS@)
