@@ -93,15 +93,15 @@ impl Guard {
     /// Ends the lease on this side and hands out the duty to end it at the store.
     ///
     /// # Errors
-    /// Why it was lost, if it was: the store has been seen to then, or is in the background.
+    /// Why it was lost, if it was: whatever the store still knows of it is released in the background.
     pub(crate) fn end(&mut self) -> Result<Pending, Why> {
         let mut pending = self.pending.take().expect("a guard is ended once");
         pending.not_kept();
         match self.lease.hold.give_back() {
             Ok(()) => Ok(pending),
             Err(why) => {
-                // Nobody released an evicted claim while work went on under it; that is over now.
-                if !matches!(why, Why::Evicted { .. }) {
+                // Nobody released a lost claim while work went on under it; that is over now.
+                if why == Why::Closed {
                     pending.dismiss();
                 }
                 Err(why)

@@ -177,6 +177,8 @@ struct Vital {
     is_failing: bool,
     alarm: Option<Alarm>,
     revoked: Option<BoxFuture<'static, Why>>,
+    /// Whether the revocation moved while it was looked at.
+    must_look_again: bool,
     end: Option<End>,
     ended_at: Option<BootInstant>,
 }
@@ -220,6 +222,7 @@ impl Hold {
                 is_failing: false,
                 alarm: None,
                 revoked: grant.revoked,
+                must_look_again: false,
                 end: None,
                 ended_at: None,
             }),
@@ -317,8 +320,8 @@ impl Hold {
         true
     }
 
-    /// Declares the lease lost. Core also releases it: whatever the store still knows of it must go. An evicted one is
-    /// released by its guard.
+    /// Declares the lease lost. Whatever the store still knows of it is released by its guard, once the work under it is
+    /// over, and expires if that never ends; a closed client does not wait for its guards.
     pub(crate) fn lose(&self, why: Why) {
         // From before it is forgotten until its clean-up is under way.
         let _ticket = self.client.upgrade().map(|shared| shared.ticket());
@@ -326,9 +329,8 @@ impl Hold {
             tracing::warn!(lock = %self.claim.name, token = %self.token, %why, "lease lost");
             if let Some(shared) = self.client.upgrade() {
                 shared.meters.lost(&why);
-                // An evicted claim passes on when it expires. Released here, it would pass on while the work under it has
-                // yet to hear of it; its guard releases it once that is over.
-                if !matches!(why, Why::Evicted { .. }) {
+                // Released here, the lock would pass on while the work under it has yet to hear of its loss.
+                if why == Why::Closed {
                     shared.clean_up(self.claim.clone(), self.trail);
                 }
             }
@@ -398,18 +400,28 @@ impl Hold {
 
     fn poll_revoked(self: &Arc<Self>) {
         let waker = Waker::from(self.clone());
-        let mut vital = self.vital();
-        let Some(mut revoked) = vital.revoked.take() else {
-            return;
-        };
-        drop(vital);
-        match revoked.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(why) => self.lose(why),
-            Poll::Pending => {
-                let mut vital = self.vital();
-                if vital.end.is_none() {
-                    vital.revoked = Some(revoked);
-                }
+        loop {
+            let mut vital = self.vital();
+            let Some(mut revoked) = vital.revoked.take() else {
+                // Another thread is at it, and may have looked before there was news.
+                vital.must_look_again = true;
+                return;
+            };
+            vital.must_look_again = false;
+            drop(vital);
+            if let Poll::Ready(why) = revoked.as_mut().poll(&mut Context::from_waker(&waker)) {
+                self.lose(why);
+                return;
+            }
+            let mut vital = self.vital();
+            if vital.end.is_some() {
+                // Dropped outside the lock: it is the backend's code.
+                drop(vital);
+                return;
+            }
+            vital.revoked = Some(revoked);
+            if !vital.must_look_again {
+                return;
             }
         }
     }

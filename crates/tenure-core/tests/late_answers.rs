@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ struct Late {
     clock: SimClock,
     attempts_late_by: Duration,
     away_until: Arc<Mutex<BootInstant>>,
+    is_forgetful: Arc<AtomicBool>,
 }
 
 impl Late {
@@ -28,7 +30,8 @@ impl Late {
         let clock = SimClock::new();
         let memory = Memory::with(Arc::new(clock.clone()), Rules::DEFAULT);
         let away_until = Arc::new(Mutex::new(clock.now()));
-        let late = Self { memory, clock: clock.clone(), attempts_late_by, away_until };
+        let is_forgetful = Arc::new(AtomicBool::new(false));
+        let late = Self { memory, clock: clock.clone(), attempts_late_by, away_until, is_forgetful };
         let seams = Seams { clock: Arc::new(clock), entropy: Arc::new(SystemEntropy) };
         (late.clone(), Locks::with(Arc::new(late), seams))
     }
@@ -39,6 +42,10 @@ impl Late {
 
     fn goes_away_for(&self, duration: Duration) {
         *self.away_until.lock().unwrap() = self.clock.now() + duration;
+    }
+
+    fn forgets_renewals(&self) {
+        self.is_forgetful.store(true, Ordering::SeqCst);
     }
 
     fn answer(&self) -> Answer<()> {
@@ -65,7 +72,12 @@ impl Backend for Late {
         answer
     }
     async fn renew(&self, claims: &[Arc<Claim>]) -> Vec<Answer<Renewal>> {
-        match self.answer() {
+        let lost = if self.is_forgetful.load(Ordering::SeqCst) {
+            Err(StoreError::unknown("forgotten"))
+        } else {
+            self.answer()
+        };
+        match lost {
             Ok(()) => self.memory.renew(claims).await,
             Err(error) => claims.iter().map(|_| Err(error.clone())).collect(),
         }
@@ -183,6 +195,34 @@ async fn a_do_once_that_cannot_be_recorded_ends_with_its_lease() {
         let valid_for = TTL - tenure_core::drift_margin(TTL);
         let took = late.clock.now().saturating_since(start);
         assert!(took <= valid_for, "told {took:?} after it began, {valid_for:?} were valid");
+    };
+    late.clock.clone().run(scene).await;
+}
+
+/// A lease that runs out while its work has yet to hear of it must not be given to the next one early: the store's own
+/// expiry comes later than our validity, and that time belongs to the work.
+#[tokio::test]
+async fn a_lost_lock_is_not_given_back_while_its_work_goes_on() {
+    let (late, locks) = Late::new(Duration::ZERO);
+    let scene = async {
+        let guard = locks.lock("x").ttl(TTL).acquire().await.unwrap();
+        let next = locks.lock("x").acquire();
+        let next = tokio::spawn(next);
+        while locks.stats().waiting < 1 {
+            tokio::task::yield_now().await;
+        }
+        // Renewals fail, but the store itself goes on: a release would reach it.
+        late.forgets_renewals();
+        assert_eq!(guard.lost().await, Why::Expired);
+        let lost_at = late.clock.now();
+        let valid_until = lost_at.max(guard.valid_until());
+        let next = next.await.unwrap().unwrap();
+        assert!(
+            late.clock.now() >= valid_until + Duration::from_millis(200),
+            "{lost_at:?} {:?}",
+            late.clock.now()
+        );
+        assert!(next.is_held());
     };
     late.clock.clone().run(scene).await;
 }
