@@ -437,8 +437,8 @@ async fn broken_scripts_are_found() {
         ("permits are not counted", "return taken + n <= of", "return true"),
         (
             "readers pass a writer",
-            "    local id = redis.call('ZRANGE', q, 0, 0)[1]",
-            "    local id = redis.call('ZRANGE', q, -1, -1)[1]",
+            "    local id = redis.call('ZRANGE', q, '0', '0')[1]",
+            "    local id = redis.call('ZRANGE', q, '-1', '-1')[1]",
         ),
         ("shapes mix", "if shape and shape ~= shape_of(kind, of) then", "if false then"),
         (

@@ -82,7 +82,7 @@ local function live_shape()
     local last = fence()
     return shape_of(last.id == string.sub(held, -32) and last.mode or 'x')
   end
-  local holder = redis.call('ZRANGE', s, 0, 0)[1]
+  local holder = redis.call('ZRANGE', s, '0', '0')[1]
   if holder then
     local claim = claim_of(holder)
     return claim and shape_of(claim.mode, claim.of)
@@ -93,7 +93,7 @@ end
 
 -- The end of the line: the present moment, later than every place already taken.
 local function next_place()
-  local last = redis.call('ZRANGE', q, -1, -1, 'WITHSCORES')[2]
+  local last = redis.call('ZRANGE', q, '-1', '-1', 'WITHSCORES')[2]
   return math.max(now_us, tonumber(last or 0) + 1)
 end
 
@@ -101,7 +101,7 @@ end
 -- serves the line. Everybody looks often enough to keep their place.
 local function look_again_after(ahead, left)
   if not held then
-    local first = redis.call('ZRANGE', s, 0, 0, 'WITHSCORES')[2]
+    local first = redis.call('ZRANGE', s, '0', '0', 'WITHSCORES')[2]
     left = first and tonumber(first) - now or -1
   end
   if left >= 0 and ahead < 3 then
@@ -120,7 +120,7 @@ local function show_holder(busy, left)
     busy[8], busy[9] = is_ours and now - last.since or -1, is_ours and last.reason or ''
     return
   end
-  local id = redis.call('ZRANGE', s, 0, 0)[1]
+  local id = redis.call('ZRANGE', s, '0', '0')[1]
   local claim = id and claim_of(id)
   if claim then
     local mode = claim.mode == 'p' and 'p:' .. claim.n .. ':' .. claim.of or claim.mode
@@ -137,8 +137,8 @@ local function succeed(before, id, value, kind, n, of, ttl, label, reason)
     token = last.token
     forget(id)
     held = value
-    redis.call('SET', main, value, 'PXAT', now + math.max(ttl, redis.call('PTTL', main)))
-    write_fence(token, string.format('\n%s\n%s\n%.0f\n%s\n%s', id, kind, last.since, channel, reason))
+    redis.call('SET', main, value, 'PXAT', whole(now + math.max(ttl, redis.call('PTTL', main))))
+    write_fence(token, string.format('\n%s\n%s\n%d\n%s\n%s', id, kind, last.since, channel, reason))
   elseif known and known.kind == 'h' and not known.said and known.mode == kind and known.n == n and known.of == of then
     token = known.number
     redis.call('HDEL', c, before)
@@ -147,7 +147,7 @@ local function succeed(before, id, value, kind, n, of, ttl, label, reason)
     known.channel, known.label, known.reason = channel, label, reason
     known.expires = math.max(known.expires, now + ttl)
     write_claim(id, known)
-    redis.call('ZADD', s, known.expires, id)
+    redis.call('ZADD', s, whole(known.expires), id)
     extend(s, known.expires)
     extend(c, known.expires)
     extend_fence()
@@ -181,7 +181,7 @@ local function attempt(value, mode, ttl, reason)
     end
     -- The fence key was lost, not the lock: number the grant anew.
     local token = next_token()
-    write_fence(token, string.format('\n%s\n%s\n%.0f\n%s\n%s', id, kind, now, channel, reason))
+    write_fence(token, string.format('\n%s\n%s\n%d\n%s\n%s', id, kind, now, channel, reason))
     return token
   end
   local known = claim_of(id)
@@ -226,15 +226,15 @@ local function attempt(value, mode, ttl, reason)
       kind = 'w', expires = now + @LINE_TTL_MS@, number = place, time = ttl, mode = kind, n = n, of = of,
       channel = channel, label = label, reason = reason
     })
-    redis.call('ZADD', q, place, id)
+    redis.call('ZADD', q, whole(place), id)
     -- Twice as long as needed, so that it is not needed every time.
     if redis.call('PTTL', q) < @LINE_TTL_MS@ then
-      redis.call('PEXPIREAT', q, now + 2 * @LINE_TTL_MS@)
+      redis.call('PEXPIREAT', q, whole(now + 2 * @LINE_TTL_MS@))
       extend(c, now + 2 * @LINE_TTL_MS@)
     end
   elseif known and known.kind == 'k' then
     -- It was passed over while nobody listened: it stands where it stood.
-    redis.call('ZADD', q, place, id)
+    redis.call('ZADD', q, whole(place), id)
   end
   local token = serve(id, ttl)
   if token then

@@ -44,7 +44,7 @@ local function evict(token, force, reason)
     end
     held = not force and held
   end
-  for _, id in ipairs(redis.call('ZRANGE', s, 0, -1)) do
+  for _, id in ipairs(redis.call('ZRANGE', s, '0', '-1')) do
     local claim = claim_of(id)
     if claim and (token == 0 or claim.number == token) then
       evicted = evicted + 1

@@ -12,7 +12,7 @@ local main, base = KEYS[1], KEYS[#KEYS]
 local c, f, s, q, d = base .. ':c', base .. ':f', base .. ':s', base .. ':q', base .. ':d'
 
 local function entries(key)
-  local list, all = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES'), {}
+  local list, all = redis.call('ZRANGE', key, '0', '-1', 'WITHSCORES'), {}
   for i = 1, #list, 2 do
     all[#all + 1], all[#all + 2], all[#all + 3] = list[i], list[i + 1], redis.call('HGET', c, list[i]) or ''
   end

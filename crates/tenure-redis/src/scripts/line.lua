@@ -29,6 +29,11 @@ local function begin(main_key, base)
   held, waiting, fence_record, last_token, taken = false, 0, nil, nil, nil
 end
 
+-- A whole number as text. Redis would write it as a fraction first, which takes longer than most commands.
+local function whole(number)
+  return string.format('%d', number)
+end
+
 -- Calls `command` on `key` with many members, a few at a time: Lua's stack is small.
 local function on_many(command, key, members)
   for i = 1, #members, 1000 do
@@ -71,7 +76,7 @@ local function claim_of(id)
 end
 
 local function write_claim(id, claim)
-  redis.call('HSET', c, id, string.format('%s\n%.0f\n%.0f\n%.0f\n%s\n%d\n%d\n%s\n%s\n%s%s', claim.kind,
+  redis.call('HSET', c, id, string.format('%s\n%d\n%d\n%d\n%s\n%d\n%d\n%s\n%s\n%s%s', claim.kind,
     claim.expires, claim.number, claim.time, claim.mode, claim.n, claim.of, claim.channel, claim.label, claim.reason,
     claim.said and '\n!' .. claim.said or ''))
 end
@@ -79,14 +84,14 @@ end
 -- Lets `key` live until `at` (ms) at least; never shortens.
 local function extend(key, at)
   if redis.call('PTTL', key) < at - now then
-    redis.call('PEXPIREAT', key, at)
+    redis.call('PEXPIREAT', key, whole(at))
   end
 end
 
 -- The fence outlives every grant it numbered by a day, whatever the ttl and however often renewed.
 local function extend_fence()
   if redis.call('PTTL', f) < @FENCE_MIN_MS@ then
-    redis.call('PEXPIREAT', f, now + @FENCE_MS@)
+    redis.call('PEXPIREAT', f, whole(now + @FENCE_MS@))
   end
 end
 
@@ -113,7 +118,7 @@ end
 
 local function write_fence(token, of_one)
   local ahead = math.max(0, math.ceil((token - now_us) / 1000))
-  redis.call('SET', f, string.format('%.0f\n1', token) .. of_one, 'PXAT', now + @FENCE_MS@ + ahead)
+  redis.call('SET', f, string.format('%d\n1', token) .. of_one, 'PXAT', whole(now + @FENCE_MS@ + ahead))
   fence_record = nil
 end
 
@@ -124,15 +129,15 @@ local function grant(id, claim, ttl, token)
   local expires = now + ttl
   if claim.mode == 'x' or claim.mode == 'o' then
     held = claim.label .. '#' .. id
-    write_fence(token, string.format('\n%s\n%s\n%.0f\n%s\n%s', id, claim.mode, now, claim.channel, claim.reason))
-    redis.call('SET', main, held, 'PXAT', expires)
+    write_fence(token, string.format('\n%s\n%s\n%d\n%s\n%s', id, claim.mode, now, claim.channel, claim.reason))
+    redis.call('SET', main, held, 'PXAT', whole(expires))
   else
     write_fence(token, '')
     write_claim(id, {
       kind = 'h', expires = expires, number = token, time = now, mode = claim.mode, n = claim.n, of = claim.of,
       channel = claim.channel, label = claim.label, reason = claim.reason
     })
-    redis.call('ZADD', s, expires, id)
+    redis.call('ZADD', s, whole(expires), id)
     extend(s, expires)
     extend(c, expires)
     taken = taken and taken + claim.n
@@ -143,7 +148,7 @@ end
 -- Re-arms a holder that does not hold alone.
 local function prolong(id, claim, ttl)
   if now + ttl > claim.expires then
-    redis.call('ZADD', s, now + ttl, id)
+    redis.call('ZADD', s, whole(now + ttl), id)
     extend(s, now + ttl)
     extend(c, now + ttl)
   end
@@ -163,7 +168,7 @@ local function has_room(mode, n, of)
   end
   if not taken then
     taken = 0
-    for _, id in ipairs(redis.call('ZRANGE', s, 0, -1)) do
+    for _, id in ipairs(redis.call('ZRANGE', s, '0', '-1')) do
       taken = taken + (claim_of(id) or {n = 1}).n
     end
   end
@@ -173,7 +178,7 @@ end
 -- The first that waits and has not given up.
 local function head()
   while true do
-    local id = redis.call('ZRANGE', q, 0, 0)[1]
+    local id = redis.call('ZRANGE', q, '0', '0')[1]
     if not id then
       return nil
     end
@@ -201,7 +206,7 @@ local function serve(asking, whole_ttl)
       asked = grant(id, claim, whole_ttl, token)
     else
       local ttl = math.min(claim.time, @FIRST_TTL_MS@)
-      local push = string.format('G\n%s\n%.0f\n%.0f\n%.0f\n%s\n%s\n%s', id, token, ttl, now_us, run_id, claim.label, main)
+      local push = string.format('G\n%s\n%d\n%d\n%d\n%s\n%s\n%s', id, token, ttl, now_us, run_id, claim.label, main)
       if not deaf[claim.channel] and publish(claim.channel, push) > 0 then
         grant(id, claim, ttl, token)
       else
@@ -274,7 +279,7 @@ local function bury(id, till, said)
       grave(other)
     end
   end
-  redis.call('HSET', t, id, string.format('%.0f', till) .. (said and '\n' .. said or ''))
+  redis.call('HSET', t, id, string.format('%d', till) .. (said and '\n' .. said or ''))
   extend(t, till)
 end
 

@@ -31,8 +31,8 @@ local function settle(value, outcome, keep)
     return 0
   end
   redis.call('DEL', main)
-  redis.call('SET', d, id .. '\n' .. outcome, 'PXAT', now + keep)
-  for _, waiting in ipairs(redis.call('ZRANGE', q, 0, -1)) do
+  redis.call('SET', d, id .. '\n' .. outcome, 'PXAT', whole(now + keep))
+  for _, waiting in ipairs(redis.call('ZRANGE', q, '0', '-1')) do
     local claim = claim_of(waiting)
     if claim then
       publish(claim.channel, 'L\n' .. waiting)
