@@ -50,8 +50,8 @@ pub(crate) async fn refuse_nested(store: &Store, name: &LockName) -> Outcome<()>
         let state = store.locks.inspect(name).await.map_err(|error| store.failure(&error))?;
         if state.holders.iter().any(|holder| holder.token.is_some_and(|held| held.get() == token)) {
             let what = format!(
-                "lock {name:?} on store {} is held by the `tenure run` that this one was started from, and would wait \
-                 for itself",
+                "lock {name:?} on store {} is held by the `tenure` that this one was started from, and would wait for \
+                 itself",
                 store.locks.store()
             );
             return Err(Failure::new(ExitCode::Configuration, what)

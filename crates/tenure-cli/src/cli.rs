@@ -15,11 +15,12 @@ const EXAMPLES: &str = "\
 Examples:
   tenure run nightly-report --wait 10s -- ./report.sh   exit 75 if another is at it for longer than that
   tenure run migrate -- ./migrate                       the second one waits
+  tenure once invoice/1001 -- ./send-invoice 1001       the second time only prints what the first did
   tenure ls                                             who holds what, since when, who waits
   eval \"$(tenure acquire deploy --ttl 10m --export)\"    hold it across commands: renew, check, release
 
 Exit codes: 0 done, 1 answered no, 2 usage, 69 store unavailable, 70 internal, 75 busy or timed out, 76 lost,
-77 not permitted, 78 bad configuration. `run` passes on the command's own.";
+77 not permitted, 78 bad configuration. `run`, `once` and `elect` pass on the command's own.";
 
 /// One party at a time: run things under a lock, see who holds what.
 #[derive(Debug, Parser)]
@@ -71,6 +72,8 @@ pub(crate) enum LogFormat {
 pub(crate) enum Command {
     /// Run a command while the lock is held
     Run(Run),
+    /// Run a command once: whoever comes later gets its output
+    Once(Once),
     /// Take a lock and print its claim; it lives until it is released or its ttl ends
     Acquire(Acquire),
     /// Renew a claim that `acquire` printed
@@ -176,6 +179,37 @@ pub(crate) struct Run {
     pub(crate) foreign: FlockLetters,
     /// The command and its arguments; no shell is involved
     #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tenure once invoice/1001 -- ./send-invoice 1001      the second time prints what the first did, and sends nothing
+  tenure once migrate-v7 --keep 30d -- ./migrate       a failed one is free for the next caller at once
+  tenure once invoice/1001 --status                    0 done, 1 open, 75 in progress
+  tenure once invoice/1001 --forget                    the next caller runs it again
+
+Only exit 0 counts as done. What the command writes to stdout is passed on as it comes; 256 KiB of it are kept.")]
+pub(crate) struct Once {
+    /// What is to be done once
+    #[arg(value_parser = name)]
+    pub(crate) name: LockName,
+    /// How long it stays done, and its output is kept
+    #[arg(long, value_name = "DUR", default_value = "24h", value_parser = keep, allow_hyphen_values = true)]
+    pub(crate) keep: Duration,
+    #[command(flatten)]
+    pub(crate) ttl: TtlArg,
+    #[command(flatten)]
+    pub(crate) wait: WaitArgs,
+    /// Tell how it stands, and run nothing: exit 0 done, 1 open, 75 in progress
+    #[arg(long, conflicts_with = "command")]
+    pub(crate) status: bool,
+    /// Forget that it is done, and run nothing: exit 1 if there was nothing to forget
+    #[arg(long, conflicts_with_all = ["command", "status"])]
+    pub(crate) forget: bool,
+    /// The command and its arguments; no shell is involved
+    #[arg(last = true, required_unless_present_any = ["status", "forget"], value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -401,6 +435,13 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 fn ttl(text: &str) -> Result<Ttl, String> {
     Ttl::new(duration(text)?).map_err(|invalid| invalid.to_string())
+}
+
+fn keep(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("a record that is not kept is none".into()),
+        keep => Ok(keep),
+    }
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

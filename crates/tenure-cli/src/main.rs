@@ -17,12 +17,15 @@ mod commands;
 mod exit_code;
 mod failure;
 mod guardian;
+mod job;
 mod json;
 mod output;
 mod program;
 mod readable;
+mod record;
 mod signals;
 mod store;
+mod tee;
 mod terminal;
 mod waiting_line;
 mod wrapper;
@@ -64,6 +67,7 @@ fn dispatch(cli: &Cli) -> Outcome<u8> {
     let global = &cli.global;
     let code = match &cli.command {
         Command::Run(args) => return commands::run::run(global, args),
+        Command::Once(args) => return commands::once::run(global, args),
         Command::Acquire(args) => commands::acquire::run(global, args),
         Command::Renew(args) => commands::renew::run(global, args),
         Command::Release(args) => commands::release::run(global, args),

@@ -9,6 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use anstyle::{AnsiColor, Style};
 use comfy_table::{ContentArrangement, Table, presets};
+use rustix::event::{PollFd, PollFlags, poll};
 use serde::Serialize;
 use tenure::clock::SystemClock;
 use tenure::{Clock, Holder, LockState};
@@ -28,12 +29,29 @@ pub(crate) fn print_json(value: &impl Serialize) {
     print(&format!("{json}\n"));
 }
 
+/// Writes to stdout as it is, past every buffer, also where stdout would rather not block.
+pub(crate) fn write_through(mut bytes: &[u8]) -> io::Result<()> {
+    let stdout = rustix::stdio::stdout();
+    while !bytes.is_empty() {
+        match rustix::io::write(stdout, bytes) {
+            Ok(written) => bytes = &bytes[written..],
+            Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::AGAIN) => {
+                let _ = poll(&mut [PollFd::new(&stdout, PollFlags::OUT)], None);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
 /// One line on stderr, in one write: lines of several processes must not run into each other.
 pub(crate) fn note(line: &str) -> io::Result<()> {
     io::stderr().lock().write_all(format!("{line}\n").as_bytes())
 }
 
-fn end_quietly(error: &io::Error) -> ! {
+/// Ends the program because stdout could not be written to: as SIGPIPE would, if its reader is gone.
+pub(crate) fn end_quietly(error: &io::Error) -> ! {
     const SIGPIPE: i32 = 13;
     if error.kind() != io::ErrorKind::BrokenPipe {
         let _ = note(&format!("tenure: cannot write to standard output: {error}"));

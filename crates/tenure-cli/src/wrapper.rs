@@ -6,7 +6,6 @@
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,13 +13,15 @@ use std::{fs, io};
 
 use clap::ValueEnum;
 use nix::sys::signal::Signal;
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, WaitOptions, getpgrp, getpid, kill_process, set_child_subreaper, wait};
 use tenure::clock::{Clock, SystemClock, sleep_until};
 use tenure::{BootInstant, Lease};
 
-use crate::cli::{OnLost, Run};
+use crate::cli::OnLost;
 use crate::guardian::wire::{self, How, Order, Report, Setup};
 use crate::guardian::{self, tree};
+use crate::job::Job;
 use crate::readable::Readable;
 use crate::signals::{Event, Events, STOPPING, take_default_action};
 use crate::store::Store;
@@ -55,31 +56,36 @@ pub(crate) struct Wrapper {
     shares_group: bool,
     /// Whether the terminal interrupted both of us.
     is_interrupted: bool,
+    /// The validity of the lease as we know it.
+    valid_until: BootInstant,
     terminal: Option<Terminal>,
     clock: Arc<dyn Clock>,
 }
 
 impl Wrapper {
-    /// Starts the guardian. It waits for the lock to be granted.
-    pub(crate) fn start(args: &Run, program: &Path, grace: Duration, store: &Store) -> io::Result<Self> {
+    /// Starts the guardian. It waits for the lock to be granted. The command writes to `stdout`, or to our own.
+    pub(crate) fn start(job: &Job<'_>, store: &Store, stdout: Option<OwnedFd>) -> io::Result<Self> {
         let (ours, theirs) = wire::pair()?;
         // If the guardian is killed, its family becomes ours.
         set_child_subreaper(Some(getpid()))?;
         // In another session than the terminal's, the command could not read from it. So with a terminal the guardian
         // only gets a group of its own, and the command stays in ours.
         let shares_group = fs::File::options().read(true).write(true).open("/dev/tty").is_ok();
-        let lead = (args.ttl.ttl.get() / 20).clamp(Duration::from_millis(10), Duration::from_millis(500));
+        let lead = (job.ttl / 20).clamp(Duration::from_millis(10), Duration::from_millis(500));
         let mut command = guardian::command();
-        let on_lost = args.on_lost.to_possible_value().expect("every way has a name");
+        let on_lost = job.on_lost.to_possible_value().expect("every way has a name");
         command.args(["--on-lost", on_lost.get_name()]);
-        command.args(["--grace-ms", &grace.as_millis().to_string()]);
+        command.args(["--grace-ms", &job.grace.as_millis().to_string()]);
         command.args(["--lead-ms", &lead.as_millis().to_string()]);
         if shares_group {
             command.args(["--group", &getpgrp().as_raw_pid().to_string()]);
             command.process_group(0);
         }
-        command.arg("--").arg(program).args(&args.command);
-        child_env::prepare(&mut command, store, &args.name);
+        command.arg("--").arg(&job.program).args(job.command);
+        child_env::prepare(&mut command, store, job.name);
+        if let Some(stdout) = stdout {
+            command.stdout(Stdio::from(stdout));
+        }
         let guardian = command.stdin(Stdio::from(theirs)).spawn()?;
         let stdin = io::stdin();
         let liveness = store.connected.liveness.as_ref().map(AsFd::as_fd);
@@ -89,11 +95,12 @@ impl Wrapper {
             guardian,
             readable: Readable::new(&ours)?,
             connection: ours,
-            on_lost: args.on_lost,
+            on_lost: job.on_lost,
             lead,
-            heard_within: (args.ttl.ttl.get() / 3).min(HEARD_WITHIN_MAX),
+            heard_within: (job.ttl / 3).min(HEARD_WITHIN_MAX),
             shares_group,
             is_interrupted: false,
+            valid_until: BootInstant::NEVER,
             terminal: Terminal::note(),
             clock: Arc::new(SystemClock),
         })
@@ -101,8 +108,8 @@ impl Wrapper {
 
     /// Has the command started, and watches it to its end.
     pub(crate) async fn watch(&mut self, lease: &Lease, events: &Events) -> Ended {
-        let mut valid_until = lease.valid_until();
-        let mut told = valid_until;
+        self.valid_until = lease.valid_until();
+        let mut told = self.valid_until;
         let mut unheard_since = None;
         let mut is_lost_told = false;
         let mut ended_by_us = None;
@@ -110,7 +117,7 @@ impl Wrapper {
         loop {
             let take_over_at = match (self.on_lost, ended_by_us) {
                 (OnLost::Ignore, _) | (_, Some(_)) => BootInstant::NEVER,
-                _ => valid_until - self.lead / 2,
+                _ => self.take_over_at(),
             };
             let give_up_at = ended_by_us.map_or(BootInstant::NEVER, |at: BootInstant| at + REPORT_WITHIN);
             let nudge_at = unheard_since.map_or(BootInstant::NEVER, |at: BootInstant| at + self.heard_within);
@@ -136,8 +143,8 @@ impl Wrapper {
                     Ok(Some(Report::Started)) => {}
                     Ok(Some(Report::Heard)) => {
                         unheard_since = None;
-                        if told != valid_until {
-                            told = self.extend(valid_until);
+                        if told != self.valid_until {
+                            told = self.extend(self.valid_until);
                             unheard_since = Some(self.clock.now());
                         }
                     }
@@ -151,11 +158,11 @@ impl Wrapper {
                     is_lost_told = true;
                     self.order(&Order::Lost);
                 }
-                () = lease.changed(valid_until), if !is_lost_told && lease.is_held() => {
-                    valid_until = lease.valid_until();
+                () = lease.changed(self.valid_until), if !is_lost_told && lease.is_held() => {
+                    self.valid_until = lease.valid_until();
                     // One packet under way at a time: a stopped guardian must not find a heap of old news.
                     if unheard_since.is_none() {
-                        told = self.extend(valid_until);
+                        told = self.extend(self.valid_until);
                         unheard_since = Some(self.clock.now());
                     }
                 }
@@ -169,7 +176,7 @@ impl Wrapper {
                 () = sleep_until(self.clock.clone(), nudge_at) => {
                     tracing::warn!("the guardian does not answer and is continued");
                     // Before it wakes and looks at its timer.
-                    told = self.extend(valid_until);
+                    told = self.extend(self.valid_until);
                     unheard_since = Some(self.clock.now() + HEARD_WITHIN_MAX);
                     self.nudge();
                 }
@@ -178,6 +185,53 @@ impl Wrapper {
                     let at = self.clock.now();
                     return Ended::Command { how: How::Signal(Signal::SIGKILL as i32), at, is_enforced: true, left: 0 };
                 }
+            }
+        }
+    }
+
+    /// When a guardian that has not ended the command has slept through it.
+    fn take_over_at(&self) -> BootInstant {
+        self.valid_until - self.lead / 2
+    }
+
+    /// What [`watch`](Self::watch) would have come to, had it not been dropped because the lease was lost: has the command
+    /// ended, and blocks until it has. It gets its grace, as far as the validity of the lease allows.
+    pub(crate) fn end_without_lease(&mut self) -> Ended {
+        self.order(&Order::Lost);
+        loop {
+            let left = self.take_over_at().saturating_since(self.clock.now());
+            match self.last_report() {
+                Ok(Some(Report::Ended { how, at, is_enforced, left })) => {
+                    self.restore_terminal();
+                    return Ended::Command { how, at: BootInstant::from_nanos(at), is_enforced, left };
+                }
+                Ok(Some(Report::CannotStart { errno })) => {
+                    return Ended::CannotStart(io::Error::from_raw_os_error(errno));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !left.is_zero() => {
+                    // A longer one would not fit, and the next round waits on.
+                    let timeout = rustix::time::Timespec::try_from(left.min(Duration::from_secs(60))).ok();
+                    let _ = poll(&mut [PollFd::new(&self.connection, PollFlags::IN)], timeout.as_ref());
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.end_orphans();
+                    let how = How::Signal(Signal::SIGKILL as i32);
+                    return Ended::Command { how, at: self.clock.now(), is_enforced: true, left: 0 };
+                }
+                Ok(_) | Err(_) => {
+                    self.end_orphans();
+                    return Ended::GuardianDied;
+                }
+            }
+        }
+    }
+
+    /// The next report that is an end, past all others.
+    fn last_report(&self) -> io::Result<Option<Report>> {
+        loop {
+            match wire::receive(&self.connection)? {
+                Some(Report::Started | Report::Heard | Report::Stopped { .. }) => {}
+                report => return Ok(report),
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use tenure::Tie;
 
-use super::{Waited, block_on, end_by, told, wait_for, wanted};
+use super::{Waited, block_on, told, told_busy, wait_for, wanted};
 use crate::claim_source::CLAIM;
 use crate::cli::{Acquire, Global};
 use crate::exit_code::ExitCode;
@@ -23,16 +23,15 @@ pub(crate) fn run(global: &Global, args: &Acquire) -> Outcome {
         if let Some(reason) = &args.reason {
             lock = lock.reason(reason.as_str());
         }
-        let waited = wait_for(&store, lock, &args.name, wait, args.busy_code, &events).await;
-        let guard = match waited {
-            Ok(Waited::Granted(guard)) => guard,
-            Ok(Waited::Interrupted { signal, is_from_terminal }) => {
+        let guard = match wait_for(&store, lock.acquire(), &args.name, wait, &events).await {
+            Waited::Came(Ok(guard)) => guard,
+            Waited::Came(Err(error)) => {
                 store.close().await;
-                std::process::exit(end_by(signal, is_from_terminal).into());
+                return Err(told_busy(&store, args.busy_code)(error));
             }
-            Err(failure) => {
+            Waited::Interrupted(end) => {
                 store.close().await;
-                return Err(failure);
+                std::process::exit(end.code().into());
             }
         };
         let valid_for = guard.valid_for();

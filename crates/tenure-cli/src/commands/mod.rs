@@ -8,6 +8,7 @@ pub(crate) mod doctor;
 pub(crate) mod evict;
 pub(crate) mod ls;
 pub(crate) mod man;
+pub(crate) mod once;
 pub(crate) mod release;
 pub(crate) mod renew;
 pub(crate) mod run;
@@ -22,6 +23,8 @@ use tenure::{Guard, Lock, LockName};
 
 use crate::cli::{ModeArgs, TtlArg};
 use crate::failure::{Failure, Outcome, internal};
+use crate::guardian::wire::How;
+use crate::output::{clean, note};
 use crate::signals::{Events, STOPPING, take_default_action};
 use crate::store::Store;
 use crate::{exit_code, waiting_line};
@@ -47,47 +50,92 @@ fn wanted(store: &Store, name: &LockName, ttl: &TtlArg, mode: &ModeArgs, wait: O
     lock
 }
 
-/// What waiting for a lock led to.
-enum Waited {
-    Granted(Guard),
+/// What waiting led to.
+enum Waited<T> {
+    Came(T),
     /// A signal came first. Nothing is held, and nobody waits any more.
-    Interrupted {
-        signal: Signal,
-        is_from_terminal: bool,
-    },
+    Interrupted(End),
 }
 
-/// Waits for `lock`, with the live line on a terminal, and gives up its place when a signal comes.
-async fn wait_for(
+/// Waits for what is `coming` when it is our turn at `name`, with the live line on a terminal, and gives up its place
+/// when a signal comes.
+async fn wait_for<T>(
     store: &Store,
-    lock: Lock,
+    coming: impl Future<Output = T>,
     name: &LockName,
     wait: Option<Duration>,
-    busy_code: Option<u8>,
     events: &Events,
-) -> Outcome<Waited> {
-    let mut acquire = std::pin::pin!(lock.acquire());
+) -> Waited<T> {
+    let mut coming = std::pin::pin!(coming);
     let mut line = std::pin::pin!(waiting_line::show(&store.locks, name.as_str(), wait));
-    let acquired = loop {
+    loop {
         tokio::select! {
             biased;
-            acquired = &mut acquire => break acquired,
+            came = &mut coming => return Waited::Came(came),
             event = events.next() => match event.signal {
                 Signal::SIGWINCH | Signal::SIGCONT => {}
                 signal if STOPPING.contains(&signal) => take_default_action(signal),
-                signal => return Ok(Waited::Interrupted { signal, is_from_terminal: event.is_from_terminal }),
+                signal => {
+                    return Waited::Interrupted(End::Signal { signal, is_from_terminal: event.is_from_terminal });
+                }
             },
             () = &mut line => {}
         }
-    };
-    acquired.map(Waited::Granted).map_err(|error| {
+    }
+}
+
+/// As [`told`], with the exit code that was asked for if the lock is busy.
+fn told_busy<'a>(store: &'a Store, busy_code: Option<u8>) -> impl Fn(tenure::Error) -> Failure + 'a {
+    move |error| {
         let mut failure = store.failure(&error);
         if let (Some(code), tenure::Error::Busy { .. } | tenure::Error::TimedOut { .. }) = (busy_code, &error)
         {
             failure.code = code;
         }
         failure
-    })
+    }
+}
+
+/// Gives the lock back. The command has ended; whatever goes wrong now is not its fault, and the lock expires.
+async fn release(guard: Guard, store: &Store) {
+    warn_of_release(guard.release().await, store);
+}
+
+fn warn_of_release(released: tenure::Result<()>, store: &Store) {
+    if let Err(error @ tenure::Error::Unavailable { .. }) = released {
+        let _ = note(&clean(&format!(
+            "tenure: warning: the lock could not be given back and is left to expire: {error} (store {})",
+            store.locks.store()
+        )));
+    }
+}
+
+/// How the program ends, once its command has.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    Code(u8),
+    Signal { signal: Signal, is_from_terminal: bool },
+}
+
+impl End {
+    /// As the command did.
+    fn of(how: How, is_from_terminal: bool) -> Self {
+        match how {
+            How::Exit(code) => Self::Code(u8::try_from(code).unwrap_or(u8::MAX)),
+            How::Signal(number) => match Signal::try_from(number) {
+                Ok(signal) => Self::Signal { signal, is_from_terminal },
+                Err(_) => Self::Code(exit_code::of_signal(number)),
+            },
+        }
+    }
+
+    /// The exit code, unless the program must not exit but die.
+    fn code(self) -> u8 {
+        match self {
+            Self::Code(code) => code,
+            Self::Signal { signal, is_from_terminal } => end_by(signal, is_from_terminal),
+        }
+    }
 }
 
 /// Ends as `signal` ends a program. Answers the exit code if it is only to look so.

@@ -9,6 +9,7 @@ mod counting;
 mod doctor;
 mod ending;
 mod looking;
+mod once;
 mod running;
 mod secrets;
 mod support;

@@ -8,18 +8,24 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use tenure::clock::{Clock, SystemClock};
+use tenure_testkit::servers::{Kind, Server};
 
 /// Long enough for a machine that is busy with something else.
 pub(crate) const LONG: Duration = Duration::from_secs(30);
 
-/// A directory with a store in it.
+/// A directory with a store in it, or one and a server.
 pub(crate) struct Scene {
     directory: tempfile::TempDir,
+    pub(crate) server: Option<Server>,
 }
 
 impl Scene {
     pub(crate) fn new() -> Self {
-        Self { directory: tempfile::tempdir().unwrap() }
+        Self { directory: tempfile::tempdir().unwrap(), server: None }
+    }
+
+    pub(crate) fn on_redis() -> Self {
+        Self { server: Some(Server::start(Kind::Redis7)), ..Self::new() }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -27,7 +33,10 @@ impl Scene {
     }
 
     pub(crate) fn store(&self) -> String {
-        format!("file:{}", self.path("store").display())
+        match &self.server {
+            Some(server) => server.url(),
+            None => format!("file:{}", self.path("store").display()),
+        }
     }
 
     /// `tenure` with these arguments, words separated by spaces, in the scene's directory.
@@ -50,6 +59,13 @@ impl Scene {
     /// `tenure run` of a shell script.
     pub(crate) fn run(&self, options: &str, script: &str) -> Command {
         let mut command = self.tenure(&format!("run {options}"));
+        command.args(["--", "sh", "-c", script]);
+        command
+    }
+
+    /// `tenure once` of a shell script.
+    pub(crate) fn once(&self, options: &str, script: &str) -> Command {
+        let mut command = self.tenure(&format!("once {options}"));
         command.args(["--", "sh", "-c", script]);
         command
     }
@@ -120,14 +136,15 @@ impl Drop for Running {
     }
 }
 
-fn children(parent: Pid) -> Vec<Pid> {
-    let parent_of = |pid: i32| -> Option<i32> {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        stat[stat.rfind(')')? + 1..].split_ascii_whitespace().nth(1)?.parse().ok()
-    };
+fn children(of: Pid) -> Vec<Pid> {
     let pids =
         fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    pids.filter(|pid| parent_of(*pid) == Some(parent.as_raw_pid())).filter_map(Pid::from_raw).collect()
+    pids.filter_map(Pid::from_raw).filter(|pid| parent(*pid) == Some(of)).collect()
+}
+
+pub(crate) fn parent(pid: Pid) -> Option<Pid> {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
+    Pid::from_raw(stat[stat.rfind(')')? + 1..].split_ascii_whitespace().nth(1)?.parse().ok()?)
 }
 
 pub(crate) fn is_alive(pid: Pid) -> bool {

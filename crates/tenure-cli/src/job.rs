@@ -1,0 +1,114 @@
+//! [`Job`]: a command to be run under a lock, and what its end means. What `run`, `once` and `elect` share.
+//!
+//! Takes no lock and starts nothing: the one is the command's business, the other the wrapper's.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tenure::{Lease, LeaseState, LockName};
+
+use crate::cli::{OnLost, TtlArg};
+use crate::exit_code::ExitCode;
+use crate::failure::{Failure, Outcome};
+use crate::guardian::wire::How;
+use crate::output::{clean, note};
+use crate::program;
+use crate::store::Store;
+use crate::wrapper::{Ended, cannot_start};
+
+/// What the command gets between TERM and KILL if nothing is said, unless a quarter of the ttl is less.
+const USUAL_GRACE: Duration = Duration::from_secs(5);
+
+#[derive(Debug)]
+pub(crate) struct Job<'a> {
+    pub(crate) name: &'a LockName,
+    pub(crate) ttl: Duration,
+    pub(crate) on_lost: OnLost,
+    pub(crate) grace: Duration,
+    /// As it was typed.
+    pub(crate) command: &'a [OsString],
+    /// As it was found.
+    pub(crate) program: PathBuf,
+}
+
+/// How a command ended that was started.
+#[derive(Debug)]
+pub(crate) enum Over {
+    /// While the lease was valid, by itself or by somebody's signal.
+    Covered(How),
+    /// Because the lease was about to end, or after it had.
+    Lost { how: How, failure: Failure },
+}
+
+impl<'a> Job<'a> {
+    /// Everything that can be wrong with it is found here, before anything is locked.
+    pub(crate) fn new(
+        name: &'a LockName,
+        ttl: &TtlArg,
+        on_lost: OnLost,
+        grace: Option<Duration>,
+        command: &'a [OsString],
+    ) -> Outcome<Self> {
+        let ttl = ttl.ttl.get();
+        let grace = fitting_grace(ttl, grace)?;
+        Ok(Self { name, ttl, on_lost, grace, command, program: program::find(&command[0])? })
+    }
+
+    /// What the end of the command means; to be asked before the lock is given back.
+    pub(crate) fn judge(&self, store: &Store, lease: &Lease, ended: Ended) -> Outcome<Over> {
+        let (how, at, is_enforced, left) = match ended {
+            Ended::Command { how, at, is_enforced, left } => (how, at, is_enforced, left),
+            Ended::CannotStart(error) => return Err(cannot_start(&self.command[0], &error)),
+            Ended::GuardianDied => {
+                let what =
+                    format!("the guardian of lock {:?} was killed, and the command ended with it", self.name);
+                return Err(Failure::new(ExitCode::Internal, what).retry_safe(false));
+            }
+        };
+        if left > 0 {
+            let _ = note(&clean(&format!(
+                "tenure: warning: the command left {left} {} running, without lock {:?}",
+                if left == 1 { "process" } else { "processes" },
+                self.name
+            )));
+        }
+        // The clock decides, not the news: a command that was reaped before the validity ended was covered, also if we
+        // were stopped meanwhile and hear of it late.
+        let is_covered = at <= lease.valid_until();
+        Ok(if is_enforced || !is_covered {
+            Over::Lost { how, failure: self.lost(store, &lease.state(), is_enforced) }
+        } else {
+            Over::Covered(how)
+        })
+    }
+
+    /// That the lock was lost, and what became of the command.
+    pub(crate) fn lost(&self, store: &Store, state: &LeaseState, is_enforced: bool) -> Failure {
+        let why = match state {
+            LeaseState::Lost { why } => why.to_string(),
+            _ => "a renewal came too late".into(),
+        };
+        let end = match (is_enforced, self.on_lost) {
+            (true, _) => "the command was ended before the lease was",
+            (false, OnLost::Ignore) => "the command ran on, perhaps beside another (--on-lost ignore)",
+            (false, _) => "the command ended too late",
+        };
+        let name = self.name;
+        let what = format!("lock {name:?} on store {} was lost: {why}; {end}", store.locks.store());
+        Failure::new(ExitCode::Lost, what).retry_safe(false).hint("a longer --ttl bears a longer silence")
+    }
+}
+
+/// The grace, if it leaves the command enough of the ttl to work in.
+fn fitting_grace(ttl: Duration, grace: Option<Duration>) -> Outcome<Duration> {
+    match grace {
+        None => Ok(USUAL_GRACE.min(ttl / 4)),
+        Some(grace) if grace <= ttl / 2 => Ok(grace),
+        Some(grace) => {
+            let what =
+                format!("--grace {grace:?} does not fit --ttl {ttl:?}: it may be half of it, {:?}", ttl / 2);
+            Err(Failure::new(ExitCode::Configuration, what).hint("a longer --ttl or a shorter --grace"))
+        }
+    }
+}
