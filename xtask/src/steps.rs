@@ -18,11 +18,24 @@ fn cargo(arguments: &[&str]) -> Result<(), String> {
     run("cargo", arguments, &[])
 }
 
+/// What a user may compile besides everything: each must stand alone, without what another crate switches on.
+const FEATURE_SETS: &[(&str, &str)] = &[
+    ("tenure", ""),
+    ("tenure", "embedded"),
+    ("tenure", "redis"),
+    ("tenure-cli", "embedded"),
+    ("tenure-redis", ""),
+    ("tenure-tower", ""),
+];
+
 /// Formatting, lints, documentation, tests.
 pub(crate) fn test() -> Result<(), String> {
     cargo(&["fmt", "--all", "--check"])?;
-    // Per feature set: what a user compiles must compile alone, without what another crate switches on.
     cargo(&["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"])?;
+    for (package, features) in FEATURE_SETS {
+        let set = ["clippy", "--package", package, "--no-default-features", "--features", features];
+        cargo(&[&set[..], &["--", "-D", "warnings"]].concat())?;
+    }
     run("cargo", &["doc", "--workspace", "--no-deps", "--all-features"], &[("RUSTDOCFLAGS", "-D warnings")])?;
     cargo(&["test", "--workspace", "--all-features"])
 }
