@@ -74,6 +74,8 @@ pub(crate) enum Command {
     Run(Run),
     /// Run a command once: whoever comes later gets its output
     Once(Once),
+    /// Run a command while this machine leads
+    Elect(Elect),
     /// Take a lock and print its claim; it lives until it is released or its ttl ends
     Acquire(Acquire),
     /// Renew a claim that `acquire` printed
@@ -210,6 +212,28 @@ pub(crate) struct Once {
     pub(crate) forget: bool,
     /// The command and its arguments; no shell is involved
     #[arg(last = true, required_unless_present_any = ["status", "forget"], value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tenure elect scheduler -- ./scheduler            on every machine: one runs it, the others stand by
+  tenure show scheduler                            who leads, who stands by
+
+It waits for ever to lead. If the lead is lost, the command is ended before the lease is, and the candidate waits again.
+If the command ends by itself, so does the candidate, with its exit code.")]
+pub(crate) struct Elect {
+    /// The election
+    #[arg(value_parser = name)]
+    pub(crate) name: LockName,
+    #[command(flatten)]
+    pub(crate) ttl: TtlArg,
+    /// How long the command has between TERM and KILL [default: 5s, or a quarter of the ttl if that is less]
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
+    pub(crate) grace: Option<Duration>,
+    /// The command and its arguments; no shell is involved
+    #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
 

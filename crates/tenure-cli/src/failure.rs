@@ -37,6 +37,11 @@ impl Failure {
         self
     }
 
+    /// What happened, without advice.
+    pub(crate) fn what(&self) -> &str {
+        &self.what
+    }
+
     /// What the library answered, about the store called `store`.
     pub(crate) fn from_error(error: &Error, store: &str) -> Self {
         let code = match error {

@@ -68,6 +68,7 @@ fn dispatch(cli: &Cli) -> Outcome<u8> {
     let code = match &cli.command {
         Command::Run(args) => return commands::run::run(global, args),
         Command::Once(args) => return commands::once::run(global, args),
+        Command::Elect(args) => return commands::elect::run(global, args),
         Command::Acquire(args) => commands::acquire::run(global, args),
         Command::Renew(args) => commands::renew::run(global, args),
         Command::Release(args) => commands::release::run(global, args),

@@ -56,6 +56,8 @@ pub(crate) struct Wrapper {
     shares_group: bool,
     /// Whether the terminal interrupted both of us.
     is_interrupted: bool,
+    /// Whether somebody sent the command a signal that is meant to end it.
+    is_told_to_end: bool,
     /// The validity of the lease as we know it.
     valid_until: BootInstant,
     terminal: Option<Terminal>,
@@ -100,6 +102,7 @@ impl Wrapper {
             heard_within: (job.ttl / 3).min(HEARD_WITHIN_MAX),
             shares_group,
             is_interrupted: false,
+            is_told_to_end: false,
             valid_until: BootInstant::NEVER,
             terminal: Terminal::note(),
             clock: Arc::new(SystemClock),
@@ -256,7 +259,14 @@ impl Wrapper {
         self.is_interrupted
     }
 
+    /// Whether a signal came that is meant to end the command, from wherever.
+    pub(crate) const fn is_told_to_end(&self) -> bool {
+        self.is_told_to_end
+    }
+
     fn forward(&mut self, event: Event) {
+        self.is_told_to_end |=
+            matches!(event.signal, Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP | Signal::SIGQUIT);
         if self.shares_group && event.is_from_terminal {
             self.is_interrupted |= event.signal == Signal::SIGINT;
         } else {

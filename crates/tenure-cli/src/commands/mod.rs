@@ -5,6 +5,7 @@ pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod doctor;
+pub(crate) mod elect;
 pub(crate) mod evict;
 pub(crate) mod ls;
 pub(crate) mod man;

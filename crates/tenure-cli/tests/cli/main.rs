@@ -7,6 +7,7 @@ mod benching;
 mod claims;
 mod counting;
 mod doctor;
+mod elect;
 mod ending;
 mod looking;
 mod once;
