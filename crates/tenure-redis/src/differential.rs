@@ -90,7 +90,10 @@ type Told = Vec<String>;
 impl Real {
     async fn start(server: &Server, mutate: impl Fn(&str) -> String) -> Self {
         let client = redis::Client::open(server.url()).expect("a good URL");
-        let connection = client.get_multiplexed_async_connection().await.expect("a server");
+        let patient =
+            redis::AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        let connection =
+            client.get_multiplexed_async_connection_with_config(&patient).await.expect("a server");
         let scripts = Scripts::new(&RULES);
         let sources = scripts.all().map(|script| on_our_clock(&mutate(&script.code)));
         let scripts = sources.map(|source| (source.clone(), redis::Script::new(&source))).to_vec();

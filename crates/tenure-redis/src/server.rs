@@ -46,7 +46,17 @@ pub(crate) fn client(config: &RedisConfig, protocol: ProtocolVersion) -> RedisRe
     if let redis::ConnectionAddr::TcpTls { .. } = info.addr() {
         // The library leaves the choice of cryptography to the program. If the program has made one, it stands.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let read = |path: &Option<std::path::PathBuf>| path.as_ref().map(std::fs::read).transpose();
+        let read = |path: &Option<std::path::PathBuf>| {
+            let Some(path) = path else { return Ok(None) };
+            std::fs::read(path).map(Some).map_err(|problem| {
+                let detail = format!("{}: {problem}", path.display());
+                redis::RedisError::from((
+                    redis::ErrorKind::InvalidClientConfig,
+                    "a file cannot be read",
+                    detail,
+                ))
+            })
+        };
         let client_tls = match (read(&config.cert)?, read(&config.key)?) {
             (Some(client_cert), Some(client_key)) => Some(redis::ClientTlsConfig { client_cert, client_key }),
             _ => None,

@@ -303,7 +303,7 @@ impl Supervisor {
                 Ok::<(), ()>(())
             });
         }
-        let mut connection = client.get_multiplexed_async_connection_with_config(&settings).await?;
+        let connection = client.get_multiplexed_async_connection_with_config(&settings).await?;
         let sent = self.clock.now();
         let subscribed = async {
             if protocol == ProtocolVersion::RESP3 {
@@ -337,7 +337,6 @@ impl Supervisor {
             }
             tracing::warn!(store = self.config.store(), error = %problem, "no subscription: waiting means polling");
         }
-        connection.set_response_timeout(Duration::MAX);
         let live = Live {
             connection,
             server,

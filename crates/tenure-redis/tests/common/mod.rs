@@ -64,7 +64,9 @@ pub(crate) async fn connect(url: &str, rules: Rules) -> Redis {
 /// A connection beside ours.
 pub(crate) async fn beside(url: &str) -> redis::aio::MultiplexedConnection {
     let client = redis::Client::open(url).expect("a good URL");
-    client.get_multiplexed_async_connection().await.expect("the server is there")
+    // The library gives up after half a second: too soon for a busy machine.
+    let patient = redis::AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+    client.get_multiplexed_async_connection_with_config(&patient).await.expect("the server is there")
 }
 
 /// One command, beside our client.
