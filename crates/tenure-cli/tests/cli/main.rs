@@ -13,5 +13,6 @@ mod looking;
 mod once;
 mod running;
 mod secrets;
+mod sharing;
 mod support;
 mod terminal;
