@@ -215,7 +215,7 @@ impl Locks {
 
     /// Ends the client: waiting acquires answer [`Error::Closed`], held leases end as lost ([`Why::Closed`]) and are
     /// released, and all clean-up is waited for, at most for `within`. An acquire that is neither polled nor dropped
-    /// cannot leave: it is waited for in vain.
+    /// cannot leave: it is waited for in vain. A lease that was lost before is not waited for while its guard lives.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if something could not be released in time; it is left to expire.

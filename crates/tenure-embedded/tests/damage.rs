@@ -158,8 +158,10 @@ fn a_deleted_directory_voids_its_locks_and_says_so() {
             assert_eq!(why, Why::Gone);
             assert!(locks.lock("x").try_acquire().await.is_err());
             assert!(Embedded::open(Config::at(&directory)).is_err(), "the old one is still open");
+            // What was lost is released when its guard goes; closing waits for that.
+            drop(guard);
             locks.close(secs(5)).await.unwrap();
-            drop((guard, locks));
+            drop(locks);
             assert!(
                 open(&directory).lock("x").try_acquire().await.unwrap().is_none(),
                 "the new store is in order"
