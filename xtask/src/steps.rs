@@ -37,7 +37,8 @@ pub(crate) fn test() -> Result<(), String> {
         cargo(&[&set[..], &["--", "-D", "warnings"]].concat())?;
     }
     run("cargo", &["doc", "--workspace", "--no-deps", "--all-features"], &[("RUSTDOCFLAGS", "-D warnings")])?;
-    cargo(&["test", "--workspace", "--all-features"])
+    // To the end: one run tells everything that is wrong.
+    cargo(&["test", "--workspace", "--all-features", "--no-fail-fast"])
 }
 
 /// Licences, bans and sources.
