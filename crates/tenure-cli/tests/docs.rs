@@ -1,7 +1,16 @@
-//! What the documentation shows is what the program says.
+//! What the documentation shows is what the program says. Each page has a store of its own.
 
 #[test]
 fn the_reference_tells_the_truth() {
+    run_examples_of("reference/cli.md");
+}
+
+#[test]
+fn the_guide_to_once_tells_the_truth() {
+    run_examples_of("guides/once.md");
+}
+
+fn run_examples_of(page: &str) {
     let directory = tempfile::tempdir().unwrap();
     let tenure = std::path::Path::new(env!("CARGO_BIN_EXE_tenure"));
     // Examples that run `tenure` under `tenure` find it as their reader would.
@@ -12,6 +21,6 @@ fn the_reference_tells_the_truth() {
         .env("TENURE_STORE", format!("file:{}", directory.path().join("store").display()))
         .env("NO_COLOR", "1")
         .env("COLUMNS", "120")
-        .case("../../docs/reference/cli.md")
+        .case(format!("../../docs/{page}"))
         .run();
 }

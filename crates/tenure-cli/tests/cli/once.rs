@@ -6,7 +6,7 @@ use std::process::Stdio;
 use rustix::process::{Signal, kill_process};
 
 use crate::running::waiting;
-use crate::support::{Running, Scene, code, is_alive, is_full, next_line, parent, stderr, stdout};
+use crate::support::{Running, Scene, code, is_alive, next_line, parent, stderr, stdout};
 
 /// What a caller sees who is to do it with `script`.
 fn call(scene: &Scene, script: &str) -> (i32, String) {
@@ -43,10 +43,9 @@ fn failures_count_for_nothing_on_redis() {
 
 /// Many callers at once, and whoever is first is killed at work: one other does it, and all get what that one wrote.
 fn one_of_many_settles_although_the_first_is_killed(scene: &Scene) {
-    let callers = if is_full() { 50 } else { 20 };
     let body = "echo $$ >> runs; if mkdir first 2>/dev/null; then echo $$ > victim; exec sleep 1000; fi; echo done by $$";
     let mut callers: Vec<Running> =
-        (0..callers).map(|_| Running::start(scene.once("x --ttl 2s", body).stdout(Stdio::piped()))).collect();
+        (0..50).map(|_| Running::start(scene.once("x --ttl 2s", body).stdout(Stdio::piped()))).collect();
     let command = scene.pid_in("victim");
     let wrapper = parent(parent(command).unwrap()).unwrap();
     waiting(scene, "x", callers.len() - 1);
