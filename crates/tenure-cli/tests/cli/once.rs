@@ -175,9 +175,7 @@ fn signals_reach_the_command_and_leave_it_undone() {
 
 /// The library drops its work when the lease is lost, and then gives up the claim. The command must be gone by then,
 /// and is not killed without warning.
-#[test]
-fn an_evicted_command_gets_its_grace_and_nobody_runs_beside_it() {
-    let scene = Scene::new();
+fn an_evicted_command_gets_its_grace_and_nobody_runs_beside_it(scene: &Scene) {
     let script = "trap 'echo asked > asked; echo last words; while :; do sleep 0.02; done' TERM; \
         echo $$ > child; while :; do sleep 0.02; done";
     let mut run =
@@ -185,7 +183,7 @@ fn an_evicted_command_gets_its_grace_and_nobody_runs_beside_it() {
     let child = scene.pid_in("child");
     let look = "grep -q '^State:.[^ZX]' /proc/$(cat child)/status 2>/dev/null && echo beside; echo next";
     let mut next = Running::start(scene.once("x", look).stdout(Stdio::piped()));
-    waiting(&scene, "x", 1);
+    waiting(scene, "x", 1);
     assert!(scene.tenure("evict x --reason maintenance").output().unwrap().status.success());
     assert_eq!(run.ended(), 76);
     assert!(!is_alive(child));
@@ -195,6 +193,16 @@ fn an_evicted_command_gets_its_grace_and_nobody_runs_beside_it() {
     assert!(told.contains("was lost") && told.contains("maintenance"), "{told}");
     assert_eq!(next_line(&mut next.lines()), "next");
     assert_eq!(next.ended(), 0);
+}
+
+#[test]
+fn an_evicted_command_gets_its_grace_on_files() {
+    an_evicted_command_gets_its_grace_and_nobody_runs_beside_it(&Scene::new());
+}
+
+#[test]
+fn an_evicted_command_gets_its_grace_on_redis() {
+    an_evicted_command_gets_its_grace_and_nobody_runs_beside_it(&Scene::on_redis());
 }
 
 /// Stopped past its ttl: the next caller does it, and the first does not claim that it did.

@@ -114,6 +114,23 @@ fn ctrl_c_ends_it_with_130() {
     assert!(scene.is_free("x"));
 }
 
+/// Its output goes through a pipe, but it is a job of the terminal like any other.
+#[test]
+fn once_reads_from_the_terminal_and_is_undone_by_ctrl_c() {
+    let scene = Scene::new();
+    let open = |scene: &Scene| scene.tenure("once x --status").output().unwrap().status.code();
+    let mut terminal = Terminal::start(scene.once("x", "echo go; exec cat"));
+    terminal.expect("go\r\n");
+    terminal.type_in("\u{3}");
+    assert_eq!(terminal.process.0.wait().unwrap().code(), Some(130));
+    assert_eq!(open(&scene), Some(1));
+    let mut terminal = Terminal::start(scene.once("x", "read answer; echo you said $answer"));
+    terminal.type_in("yes\n");
+    terminal.expect("you said yes\r\n");
+    assert_eq!(terminal.process.ended(), 0);
+    assert_eq!(open(&scene), Some(0));
+}
+
 #[test]
 fn ctrl_c_in_a_shell_ends_the_command_and_the_script_around_it() {
     let scene = Scene::new();
