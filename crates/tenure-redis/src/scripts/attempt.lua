@@ -24,33 +24,37 @@ local first_token = now_us > floor and now_us or floor + 1
 local stride = #KEYS / ((#ARGV - 4) / 4)
 local slow
 local replies = {now_us}
-local format, sub = string.format, string.sub
+-- The same for all of them, unless a fence is ahead of the clock. Written once: to format a number costs as much as to
+-- look up a key.
+local number = string.format('%d', first_token)
+local digits = #number
+local after_id = string.format('\nx\n%d\n%s\n', now, channel)
+local sub, type, call = string.sub, type, redis.call
 for i = 1, (#ARGV - 4) / 4 do
   local a = 4 * i
   local main, base, value, mode = KEYS[stride * (i - 1) + 1], KEYS[stride * i], ARGV[a + 1], ARGV[a + 2]
-  if (mode == 'x' or mode == 'X') and redis.call('EXISTS', main, base .. ':c', base .. ':t') == 0 then
-    local f, token, id = base .. ':f', first_token, sub(value, -32)
-    local fence = format('%d\n1\n%s\nx\n%d\n%s\n%s', token, id, now, channel, ARGV[a + 4])
-    local last = redis.pcall('SET', f, fence, 'GET', 'PX', '@FENCE_MS@')
+  if (mode == 'x' or mode == 'X') and call('EXISTS', main, base .. ':c', base .. ':t') == 0 then
+    local f, token = base .. ':f', first_token
+    local fence = '\n1\n' .. sub(value, -32) .. after_id .. ARGV[a + 4]
+    local last = redis.pcall('SET', f, number .. fence, 'GET', 'PX', '@FENCE_MS@')
     local answer
-    if last then
-      if type(last) == 'table' then
-        answer = {'E', last.err}
-      else
-        local number, layout = string.match(last, '^(%d+)\n(%d+)')
-        number = tonumber(number)
-        if layout ~= '1' then
-          redis.call('SET', f, last, 'PX', '@FENCE_MS@')
-          answer = {'R', 'layout', layout or '?'}
-        elseif number >= token then
-          token = number + 1
-          fence = format('%d\n1\n%s\nx\n%d\n%s\n%s', token, id, now, channel, ARGV[a + 4])
-          redis.call('SET', f, fence, 'PXAT', now + @FENCE_MS@ + math.ceil((token - now_us) / 1000))
-        end
+    if type(last) == 'table' then
+      answer = {'E', last.err}
+    -- Numbers of as many digits compare as texts do.
+    elseif last and (sub(last, digits + 1, digits + 3) ~= '\n1\n' or sub(last, 1, digits) >= number) then
+      local known, layout = string.match(last, '^(%d+)\n(%d+)')
+      known = tonumber(known)
+      if layout ~= '1' then
+        call('SET', f, last, 'PX', '@FENCE_MS@')
+        answer = {'R', 'layout', layout or '?'}
+      elseif known >= token then
+        token = known + 1
+        local ahead = math.ceil((token - now_us) / 1000)
+        call('SET', f, string.format('%d', token) .. fence, 'PXAT', now + @FENCE_MS@ + ahead)
       end
     end
     if not answer then
-      redis.call('SET', main, value, 'PX', ARGV[a + 3])
+      call('SET', main, value, 'PX', ARGV[a + 3])
       answer = token
     end
     replies[i + 1] = answer

@@ -9,21 +9,44 @@
 -- and the line is served: one command hands the lock over, however many wait. After a doubtful trail a tombstone
 -- stays, so that an attempt of this claim that arrives later does nothing. Works in a full store: it removes first.
 
-local stride = #KEYS / ((#ARGV - 4) / 2)
+local count = (#ARGV - 4) / 2
+local stride = #KEYS / count
 local slow
 local replies = {0}
-for i = 1, (#ARGV - 4) / 2 do
-  local main = KEYS[stride * (i - 1) + 1]
+if count == 1 then
   if
-    redis.pcall('GET', main) == ARGV[2 * i + 3]
-    and ARGV[2 * i + 4] == 'c'
-    and redis.call('EXISTS', KEYS[stride * i] .. ':c') == 0
+    redis.pcall('GET', KEYS[1]) == ARGV[5]
+    and ARGV[6] == 'c'
+    and redis.call('EXISTS', KEYS[stride] .. ':c') == 0
   then
-    redis.call('DEL', main)
-    replies[i + 1] = 'H'
+    redis.call('DEL', KEYS[1])
+    replies[2] = 'H'
   else
-    slow = slow or {}
-    slow[#slow + 1] = i
+    slow = {1}
+  end
+else
+  -- Looked at in two calls and deleted in a third: a call costs more than a key.
+  local mains, lines, freed = {}, {}, {}
+  for i = 1, count do
+    mains[i], lines[i] = KEYS[stride * (i - 1) + 1], KEYS[stride * i] .. ':c'
+  end
+  local known = redis.call('MGET', unpack(mains))
+  local nobody_waits = redis.call('EXISTS', unpack(lines)) == 0
+  for i = 1, count do
+    if
+      known[i] == ARGV[2 * i + 3]
+      and ARGV[2 * i + 4] == 'c'
+      and (nobody_waits or redis.call('EXISTS', lines[i]) == 0)
+    then
+      freed[#freed + 1] = mains[i]
+      replies[i + 1] = 'H'
+    else
+      slow = slow or {}
+      slow[#slow + 1] = i
+    end
+  end
+  if freed[1] then
+    redis.call('DEL', unpack(freed))
   end
 end
 if not slow then
