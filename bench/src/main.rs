@@ -1,6 +1,6 @@
 //! Measures tenure on Redis against its peers, in one run on one machine, and writes what came out.
 //!
-//! * `run [--smoke] [--only SCENARIO] [--out FILE]`: every scenario, rounds interleaved, raw figures as JSON
+//! * `run [--smoke] [--only SCENARIO] [--rounds N] [--out FILE]`: every scenario, rounds interleaved, raw figures as JSON
 //! * `report [--from FILE]`: tables, plots and verdict, recomputed from that JSON alone
 //! * `worker …`: one process of a contender; started by `run`
 //!
@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const USAGE: &str =
-    "usage: cargo xtask bench [run [--smoke] [--only SCENARIO]... [--out FILE]] | report [--from FILE]
+    "usage: cargo xtask bench [run [--smoke] [--only SCENARIO]... [--rounds N] [--out FILE]] | report [--from FILE]
 
 scenarios: uncontended, handover, standing, memory, renewal
 ";
@@ -47,19 +47,27 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &[&str]) -> Result<(), String> {
-    let (mut smoke, mut only, mut out) = (false, Vec::new(), None);
+    let (mut smoke, mut only, mut rounds, mut out) = (false, Vec::new(), None, None);
     let mut options = options.iter();
     while let Some(option) = options.next() {
         match (*option, options.as_slice().first()) {
             ("--smoke", _) => smoke = true,
             ("--only", Some(_)) => only.extend(options.next().map(|name| (*name).to_owned())),
+            ("--rounds", Some(number)) => {
+                rounds = Some(number.parse().map_err(|_| format!("--rounds {number}: give a number"))?);
+                options.next();
+            }
             ("--out", Some(_)) => out = options.next().map(PathBuf::from),
             _ => return Err(format!("{option} is not understood\n{USAGE}")),
         }
     }
     // A smoke run proves that the bench works; its figures mean nothing and must not replace real ones.
     let out = out.unwrap_or_else(|| if smoke { build_folder().join("smoke.json") } else { latest() });
-    let results = scenarios::run(&plan::Plan::new(smoke), &only)?;
+    let mut plan = plan::Plan::new(smoke);
+    if let Some(rounds) = rounds {
+        (plan.uncontended_rounds, plan.handover_rounds) = (rounds, rounds);
+    }
+    let results = scenarios::run(&plan, &only)?;
     let json = serde_json::to_string_pretty(&results).map_err(|error| error.to_string())?;
     if let Some(folder) = out.parent() {
         std::fs::create_dir_all(folder).map_err(|error| error.to_string())?;
