@@ -3,14 +3,13 @@
 //! For tests, for examples, and for locking inside one process with the same code that will lock across machines
 //! later. Clones are further clients of the same store.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use tokio::sync::oneshot;
 
 use crate::backend::{
     Answer, Attempt, Backend, BoxFuture, Busy, Capabilities, Eviction, Fence, Grant, Line, LockPage,
@@ -19,6 +18,7 @@ use crate::backend::{
 use crate::claim::{Claim, ClaimId};
 use crate::clock::{BootInstant, Clock, SystemClock};
 use crate::guarantee::Deployment;
+use crate::listeners::Listeners;
 use crate::name::LockName;
 use crate::queue::{Attempted, Notice, Now, Queue, Rules, Step};
 use crate::token::FencingToken;
@@ -38,42 +38,6 @@ struct Store {
     last_token: u64,
     waiting: Listeners<Option<Grant>>,
     holding: Listeners<Why>,
-}
-
-/// Who listens for news of which claim. Forgets those that stopped listening, a little at a time.
-#[derive(Debug)]
-struct Listeners<T> {
-    by_claim: HashMap<ClaimId, oneshot::Sender<T>>,
-    sweep_at: usize,
-}
-
-impl<T> Default for Listeners<T> {
-    fn default() -> Self {
-        Self { by_claim: HashMap::new(), sweep_at: 64 }
-    }
-}
-
-impl<T> Listeners<T> {
-    fn listen(&mut self, id: ClaimId) -> oneshot::Receiver<T> {
-        if self.by_claim.len() >= self.sweep_at {
-            self.by_claim.retain(|_, sender| !sender.is_closed());
-            self.sweep_at = 64 + 2 * self.by_claim.len();
-        }
-        let (sender, receiver) = oneshot::channel();
-        self.by_claim.insert(id, sender);
-        receiver
-    }
-
-    fn tell(&mut self, id: ClaimId, news: T) {
-        if let Some(listener) = self.by_claim.remove(&id) {
-            // Nobody may be listening any more; whoever cares will look.
-            let _ = listener.send(news);
-        }
-    }
-
-    fn forget(&mut self, id: ClaimId) {
-        self.by_claim.remove(&id);
-    }
 }
 
 impl Memory {
