@@ -1,9 +1,12 @@
 //! `once`: at most one success, whose output everybody gets.
 
 use std::fs;
+use std::io::Read;
 use std::process::Stdio;
+use std::time::Duration;
 
 use rustix::process::{Signal, kill_process};
+use tenure::clock::{Clock, SystemClock};
 
 use crate::running::waiting;
 use crate::support::{Running, Scene, code, is_alive, next_line, parent, stderr, stdout};
@@ -109,6 +112,22 @@ fn output_comes_while_the_command_runs() {
     fs::write(scene.path("go"), "").unwrap();
     assert_eq!(next_line(&mut lines), "last");
     assert_eq!(run.ended(), 0);
+}
+
+/// A pipe that nobody empties stops the command, and nothing else: the lease is renewed past several ttls.
+#[test]
+fn a_slow_reader_costs_no_lease() {
+    let scene = Scene::new();
+    let script = "echo $$ > child; head -c 1000000 /dev/zero";
+    let mut run = Running::start(scene.once("x --ttl 500ms", script).stdout(Stdio::piped()));
+    scene.pid_in("child");
+    let begun = SystemClock.now();
+    while SystemClock.now() < begun + Duration::from_secs(2) {
+        assert_eq!(status(&scene), 75);
+    }
+    let mut output = Vec::new();
+    run.lines().read_to_end(&mut output).unwrap();
+    assert_eq!((output.len(), run.ended(), status(&scene)), (1_000_000, 0, 0));
 }
 
 #[test]
@@ -242,6 +261,21 @@ fn a_success_that_could_not_be_recorded_is_told() {
     assert_eq!(next_line(&mut run.lines()), "out");
     let told = std::io::read_to_string(run.0.stderr.take().unwrap()).unwrap();
     assert!(told.contains("was done") && told.contains("may do it again"), "{told}");
+}
+
+/// Asked to end because its lease is about to, a command may well exit 0; it has not done what it was to do.
+#[test]
+fn a_command_that_was_asked_to_end_is_not_done_whatever_its_exit_code() {
+    let scene = Scene::on_redis();
+    let script = "trap 'echo asked > asked; exit 0' TERM; echo $$ > child; while :; do sleep 0.02; done";
+    let mut run = Running::start(scene.once("x --ttl 3s", script).stdout(Stdio::null()));
+    scene.pid_in("child");
+    let server = scene.server.as_ref().unwrap();
+    server.pause();
+    assert_eq!(scene.line_of("asked"), "asked");
+    server.resume();
+    assert_eq!(run.ended(), 76);
+    assert_eq!(status(&scene), 1);
 }
 
 #[test]
