@@ -116,9 +116,11 @@ pub(crate) fn locks_table(locks: &[LockState]) -> String {
             n => n.to_string(),
         };
         if lock.holders.is_empty() {
+            // A thing that was done once is held by nobody, and still worth a line.
+            let done = lock.settled_for.map(|kept| format!("(done, kept for {})", roughly(kept)));
             table.add_row([
                 clean(lock.name.as_str()),
-                "-".into(),
+                done.unwrap_or_else(|| "-".into()),
                 "-".into(),
                 "-".into(),
                 "-".into(),
