@@ -37,8 +37,9 @@ pub(crate) fn test() -> Result<(), String> {
         cargo(&[&set[..], &["--", "-D", "warnings"]].concat())?;
     }
     run("cargo", &["doc", "--workspace", "--no-deps", "--all-features"], &[("RUSTDOCFLAGS", "-D warnings")])?;
-    // To the end: one run tells everything that is wrong.
-    cargo(&["test", "--workspace", "--all-features", "--no-fail-fast"])
+    // To the end: one run tells everything that is wrong. Most tests wait for something most of the time.
+    let test = ["test", "--workspace", "--all-features", "--no-fail-fast"];
+    run("cargo", &test, &[("RUST_TEST_THREADS", "4")])
 }
 
 /// Licences, bans and sources.
