@@ -145,6 +145,9 @@ impl Locks {
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the store did not serve, [`Error::Refused`] if it never will.
+    ///
+    /// # Cancel safety
+    /// May be dropped at any time: it only looks.
     pub async fn inspect(&self, name: impl IntoLockName) -> Result<LockState> {
         let name = self.name(name)?;
         let answer = self.shared.backend.inspect(&name).await;
@@ -156,6 +159,9 @@ impl Locks {
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the store did not serve, [`Error::Refused`] if it never will.
+    ///
+    /// # Cancel safety
+    /// May be dropped at any time: it only looks.
     pub async fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<LockPage> {
         let prefix = match &self.namespace {
             Some(namespace) => format!("{namespace}/{prefix}"),
@@ -173,6 +179,9 @@ impl Locks {
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the store did not serve, [`Error::Refused`] if it never will.
+    ///
+    /// # Cancel safety
+    /// The eviction may or may not happen; it may be asked for again.
     pub async fn evict(
         &self,
         name: impl IntoLockName,

@@ -81,6 +81,9 @@ impl Election {
     ///
     /// # Errors
     /// [`Error::Unavailable`](crate::Error::Unavailable) if the store did not serve.
+    ///
+    /// # Cancel safety
+    /// May be dropped at any time: it only looks.
     pub async fn leader(&self) -> Result<Option<Holder>> {
         let name = self.lock.name()?;
         leader_of(&self.locks, &name).await

@@ -222,6 +222,9 @@ impl DoOnce {
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the store did not serve, [`Error::Refused`] if it never will.
+    ///
+    /// # Cancel safety
+    /// May be dropped at any time: it only looks.
     pub async fn status(&self) -> Result<OnceStatus> {
         let (name, shared) = (self.lock.name()?, self.lock.client());
         let state = shared.backend.inspect(&name).await;
@@ -238,6 +241,9 @@ impl DoOnce {
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the store did not serve, [`Error::Refused`] if it never will.
+    ///
+    /// # Cancel safety
+    /// The record may or may not be forgotten; it may be asked for again.
     pub async fn forget(&self) -> Result<bool> {
         let (name, shared) = (self.lock.name()?, self.lock.client());
         let answer = shared.backend.forget(&name).await;
