@@ -14,15 +14,42 @@ local stride = #KEYS / count
 local slow
 local replies = {0}
 if count == 1 then
-  if
-    redis.pcall('GET', KEYS[1]) == ARGV[5]
-    and ARGV[6] == 'c'
-    and redis.call('EXISTS', KEYS[stride] .. ':c') == 0
-  then
-    redis.call('DEL', KEYS[1])
-    replies[2] = 'H'
-  else
-    slow = {1}
+  local main, base = KEYS[1], KEYS[stride]
+  local c = base .. ':c'
+  slow = {1}
+  if redis.pcall('GET', main) == ARGV[5] and ARGV[6] == 'c' then
+    if redis.call('EXISTS', c) == 0 then
+      redis.call('DEL', main)
+      return {0, 'H'}
+    end
+    -- The usual hand-over, written out: from one that held alone to the first in line, which wants the same. Whatever
+    -- is not so is left to the general way below, and nothing has changed by then.
+    local q, f, format = base .. ':q', base .. ':f', string.format
+    local id = redis.pcall('ZRANGE', q, '0', '0')[1]
+    local entry, last = id and redis.pcall('HGET', c, id), redis.pcall('GET', f)
+    if type(entry) == 'string' and type(last) == 'string' and redis.call('EXISTS', base .. ':s') == 0 then
+      local time = redis.call('TIME')
+      local now_us = time[1] * 1000000 + time[2]
+      local now = (now_us - now_us % 1000) / 1000
+      local expires, ttl, channel, label, reason =
+        string.match(entry, '^w\n(%d+)\n%d+\n(%d+)\nx\n%d+\n%d+\n([^\n]+)\n([^\n]*)\n([^\n]*)$')
+      local number = string.match(last, '^(%d+)\n1\n')
+      if expires and number and tonumber(expires) >= now then
+        local token = math.max(number + 1, now_us, ARGV[3] + 1)
+        ttl = math.min(tonumber(ttl), @FIRST_TTL_MS@)
+        local push = format('G\n%s\n%d\n%d\n%d\n%s\n%s\n%s', id, token, ttl, now_us, ARGV[1], label, main)
+        local heard = redis.pcall('PUBLISH', channel, push)
+        if type(heard) == 'number' and heard > 0 then
+          local fence = format('%d\n1\n%s\nx\n%d\n%s\n%s', token, id, now, channel, reason)
+          local kept = now + @FENCE_MS@ + math.max(0, math.ceil((token - now_us) / 1000))
+          redis.call('ZREM', q, id)
+          redis.call('HDEL', c, id)
+          redis.call('SET', f, fence, 'PXAT', format('%d', kept))
+          redis.call('SET', main, label .. '#' .. id, 'PXAT', format('%d', now + ttl))
+          return {now_us, 'H'}
+        end
+      end
+    end
   end
 else
   -- Looked at in two calls and deleted in a third: a call costs more than a key.
