@@ -25,7 +25,7 @@ use crate::server::Means;
 use crate::supervisor::{Live, Reply, Supervisor};
 
 /// How many claims one script call renews at most: more would hold up the server's other clients.
-const RENEW_AT_ONCE: usize = 256;
+const RENEW_AT_ONCE: usize = 64;
 /// How many keys one step of a listing looks at, and how many steps one page takes at most.
 const SCAN_COUNT: usize = 1000;
 const SCAN_STEPS: usize = 16;
