@@ -86,7 +86,7 @@ impl Candidate<'_> {
         self.tell("leading", &format!("leads {:?} with token {}", self.job.name, lease.token()), &lease);
         let ended = wrapper.watch(&lease, self.events).await;
         let over = self.job.judge(self.store, &lease, ended);
-        warn_of_release(leadership.resign().await, self.store);
+        warn_of_release(leadership.resign().await);
         let name = self.job.name;
         let how = match over? {
             Over::Covered(how) => {

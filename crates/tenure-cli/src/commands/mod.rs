@@ -98,15 +98,14 @@ fn told_busy<'a>(store: &'a Store, busy_code: Option<u8>) -> impl Fn(tenure::Err
 }
 
 /// Gives the lock back. The command has ended; whatever goes wrong now is not its fault, and the lock expires.
-async fn release(guard: Guard, store: &Store) {
-    warn_of_release(guard.release().await, store);
+async fn release(guard: Guard) {
+    warn_of_release(guard.release().await);
 }
 
-fn warn_of_release(released: tenure::Result<()>, store: &Store) {
+fn warn_of_release(released: tenure::Result<()>) {
     if let Err(error @ tenure::Error::Unavailable { .. }) = released {
         let _ = note(&clean(&format!(
-            "tenure: warning: the lock could not be given back and is left to expire: {error} (store {})",
-            store.locks.store()
+            "tenure: warning: the lock could not be given back and is left to expire: {error}"
         )));
     }
 }

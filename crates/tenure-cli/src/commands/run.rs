@@ -49,7 +49,7 @@ async fn locked(
     let lease = guard.lease();
     let ended = wrapper.watch(&lease, events).await;
     let over = job.judge(store, &lease, ended);
-    release(guard, store).await;
+    release(guard).await;
     let how = match over? {
         Over::Covered(how) => how,
         Over::Lost { how, failure } if args.on_lost == OnLost::Ignore => {
