@@ -23,7 +23,10 @@ const TERM_OF_OFFICE: &str = "echo $$ > leader.$TENURE_TOKEN; trap '' TERM; \
 /// The terms of office by token: when each began and ended, in hundredths of a second.
 fn terms(scene: &Scene) -> Vec<(u64, u64, u64)> {
     let mut terms: Vec<(u64, u64, u64)> = Vec::new();
-    for line in scene.read("terms").lines() {
+    let text = scene.read("terms");
+    // A line that crosses a page of the file can be read half written: only whole ones count.
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    for line in whole.lines() {
         let (token, at) = line.split_once(' ').unwrap();
         let (token, at) = (token.parse().unwrap(), at.replace('.', "").parse().unwrap());
         match terms.iter_mut().find(|term| term.0 == token) {
