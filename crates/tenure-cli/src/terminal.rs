@@ -2,7 +2,7 @@
 
 use std::io;
 
-use rustix::process::getpgrp;
+use nix::unistd::getpgrp;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr};
 
 /// How the terminal was set up before the command could change that.
@@ -16,7 +16,7 @@ impl Terminal {
 
     pub(crate) fn restore(&self) {
         // From the background, it would stop us, and is none of our business.
-        if tcgetpgrp(io::stdin()).is_ok_and(|group| group == getpgrp()) {
+        if tcgetpgrp(io::stdin()).is_ok_and(|group| group.as_raw_pid() == getpgrp().as_raw()) {
             let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.0);
         }
     }

@@ -13,8 +13,9 @@ use std::{fs, io};
 
 use clap::ValueEnum;
 use nix::sys::signal::Signal;
+use nix::unistd::getpgrp;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, WaitOptions, getpgrp, getpid, kill_process, set_child_subreaper, wait};
+use rustix::process::{Pid, WaitOptions, getpid, kill_process, set_child_subreaper, wait};
 use tenure::clock::{Clock, SystemClock, sleep_until};
 use tenure::{BootInstant, Lease};
 
@@ -80,8 +81,13 @@ impl Wrapper {
         command.args(["--grace-ms", &job.grace.as_millis().to_string()]);
         command.args(["--lead-ms", &lead.as_millis().to_string()]);
         if shares_group {
-            command.args(["--group", &getpgrp().as_raw_pid().to_string()]);
-            command.process_group(0);
+            let group = getpgrp().as_raw();
+            command.args(["--group", &group.to_string()]);
+            // A group that began outside our pid namespace has no number here (0), so nobody could go back into it:
+            // then all stay in it. The guardian is deaf to what the terminal sends there.
+            if group != 0 {
+                command.process_group(0);
+            }
         }
         command.arg("--").arg(&job.program).args(job.command);
         child_env::prepare(&mut command, store, job.name);

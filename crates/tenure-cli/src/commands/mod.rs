@@ -20,6 +20,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use nix::unistd::{getpid, getsid};
 use tenure::{Guard, Lock, LockName};
 
 use crate::cli::{ModeArgs, TtlArg};
@@ -144,7 +145,7 @@ impl End {
 /// code 130: so after the terminal's interrupt we die of it. Unless there is no shell to see it: to whoever waits for
 /// the leader of a session, 130 is the plainer answer.
 fn end_by(signal: Signal, is_from_terminal: bool) -> u8 {
-    let is_leader = rustix::process::getsid(None).is_ok_and(|session| session == rustix::process::getpid());
+    let is_leader = getsid(None).is_ok_and(|session| session == getpid());
     if signal == Signal::SIGINT && is_from_terminal && !is_leader {
         take_default_action(signal);
     }

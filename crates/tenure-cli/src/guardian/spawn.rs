@@ -22,7 +22,13 @@ pub(super) fn spawn(args: &cli::Guardian, token: u64, stdin: Option<OwnedFd>) ->
     command.stdin(stdin.map_or_else(Stdio::null, Stdio::from));
     // In a terminal's session: the wrapper's own group, which the terminal knows as the foreground or background job
     // it is. Without a terminal: one of its own.
-    command.process_group(args.group.unwrap_or(0));
+    // A group without a number here is the guardian's too.
+    match args.group {
+        Some(0) => {}
+        group => {
+            command.process_group(group.unwrap_or(0));
+        }
+    }
     set_free(&mut command);
     let child = command.spawn()?;
     Ok(Pid::from_child(&child))

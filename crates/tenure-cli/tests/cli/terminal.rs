@@ -104,6 +104,32 @@ fn cat_echoes_and_ends_at_the_end_of_input() {
     assert!(scene.is_free("x"));
 }
 
+/// As under `nsenter` or a CI runner: session and process group began outside the pid namespace, so they have no number
+/// inside it. The command is still a job of the terminal.
+#[test]
+fn a_session_from_outside_the_pid_namespace_is_no_obstacle() {
+    let scene = Scene::new();
+    let inside = |command: &Command| {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+        unshare.arg(command.get_program()).args(command.get_args());
+        unshare.current_dir(scene.path("")).env("TENURE_STORE", scene.store());
+        unshare
+    };
+    if !inside(&Command::new("true")).output().is_ok_and(|output| output.status.success()) {
+        eprintln!("left out: this machine allows no user namespaces");
+        return;
+    }
+    let ended = inside(&scene.run("x", "kill -TERM $$")).output().unwrap();
+    assert_eq!(ended.status.code(), Some(143), "{ended:?}");
+    let mut terminal = Terminal::start(inside(&scene.run("x", "read line; echo got $line; read line")));
+    terminal.type_in("this\n");
+    terminal.expect("got this\r\n");
+    terminal.type_in("\u{3}");
+    terminal.process.0.wait().unwrap();
+    assert!(scene.is_free("x"));
+}
+
 #[test]
 fn ctrl_c_ends_it_with_130() {
     let scene = Scene::new();
