@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use tenure::clock::{Clock, SystemClock};
 use tenure_testkit::servers::{Kind, Server};
 
@@ -147,8 +147,12 @@ pub(crate) fn parent(pid: Pid) -> Option<Pid> {
     Pid::from_raw(stat[stat.rfind(')')? + 1..].split_ascii_whitespace().nth(1)?.parse().ok()?)
 }
 
+/// A process that has ended and that nobody collects is dead: in a container, the first process may be no init.
 pub(crate) fn is_alive(pid: Pid) -> bool {
-    test_kill_process(pid).is_ok()
+    fs::read_to_string(format!("/proc/{pid}/stat"))
+        .ok()
+        .and_then(|stat| stat[stat.rfind(')')? + 1..].trim_start().chars().next())
+        .is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
 /// Waits until `look` answers something.
