@@ -157,7 +157,7 @@ impl Locks {
         };
         match answer {
             Ok(Attempt::Granted(grant)) if grant.token == token => {
-                Guard::new(pending, grant).map_err(|_too_late| lost(Why::Expired))
+                Guard::new(pending, grant, shared.clock.now()).map_err(|_too_late| lost(Why::Expired))
             }
             Ok(_) => Err(lost(Why::Gone)),
             Err(StoreError::Refused(refusal)) if refusal.kind == RefusalKind::Ended => Err(lost(Why::Gone)),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::backend::{Grant, Released, Why};
 use crate::client::Shared;
+use crate::clock::BootInstant;
 use crate::error::{Error, Result};
 use crate::lease::{Hold, Lease, LeaseState};
 use crate::pending::Pending;
@@ -29,8 +30,8 @@ pub struct Guard {
 
 impl Guard {
     /// Takes over a grant; gives `pending` back if the grant is worth nothing any more.
-    pub(crate) fn new(mut pending: Pending, grant: Grant) -> Result<Self, Pending> {
-        match Hold::begin(&pending.shared, pending.claim.clone(), grant, pending.trail()) {
+    pub(crate) fn new(mut pending: Pending, grant: Grant, now: BootInstant) -> Result<Self, Pending> {
+        match Hold::begin(&pending.shared, pending.claim.clone(), grant, pending.trail(), now) {
             Some(hold) => {
                 pending.kept();
                 Ok(Self { lease: Lease { hold }, pending: Some(pending) })
@@ -55,11 +56,10 @@ impl Guard {
     /// The release goes on in the background.
     pub async fn release(mut self) -> Result<()> {
         let pending = self.end().map_err(|why| self.lost_error(why))?;
-        let shared = pending.shared.clone();
         match pending.release().await {
             Ok(Released::Held) => Ok(()),
             Ok(Released::Waited | Released::Absent) => Err(self.lost_error(Why::Gone)),
-            Err(error) => Err(Error::from_store(Some(self.name()), &shared.store, error)),
+            Err(error) => Err(Error::from_store(Some(self.name()), &self.lease.hold.store, error)),
         }
     }
 

@@ -198,15 +198,17 @@ pub(crate) enum Due {
 }
 
 impl Hold {
-    /// Takes over a grant, unless it is worth nothing any more.
+    /// Takes over a grant, unless it is worth nothing any more. `now` may be a moment ago: an alarm that is set for the
+    /// past rings at once.
     pub(crate) fn begin(
         shared: &Arc<Shared>,
         claim: Arc<Claim>,
         grant: Grant,
         trail: Trail,
+        now: BootInstant,
     ) -> Option<Arc<Self>> {
         let valid_until = valid_until(&grant);
-        if shared.clock.now() >= valid_until - told_early(grant.ttl) {
+        if now >= valid_until - told_early(grant.ttl) {
             return None;
         }
         let hold = Arc::new(Self {
@@ -242,7 +244,7 @@ impl Hold {
         if shared.is_closed() {
             hold.lose(Why::Closed);
         }
-        hold.schedule(shared);
+        hold.schedule(shared, now);
         Some(hold)
     }
 
@@ -251,19 +253,19 @@ impl Hold {
     }
 
     /// Sets the alarm, and asks for a renewal if one is due already: an answer may arrive late.
-    fn schedule(self: &Arc<Self>, shared: &Arc<Shared>) {
-        if self.set_next_alarm() == Due::Renewal {
+    fn schedule(self: &Arc<Self>, shared: &Arc<Shared>, now: BootInstant) {
+        if self.set_next_alarm(now) == Due::Renewal {
             shared.keeper.ring(shared, self.clone());
         }
     }
 
     /// Sets the one alarm: for the next renewal, or, once that is due, for the end of validity.
-    fn set_next_alarm(self: &Arc<Self>) -> Due {
+    fn set_next_alarm(self: &Arc<Self>, now: BootInstant) -> Due {
         let mut vital = self.vital();
         if vital.end.is_some() {
             return Due::Nothing;
         }
-        let is_due = self.clock.now() >= vital.renew_at;
+        let is_due = now >= vital.renew_at;
         let at = if is_due { vital.lost_at() } else { vital.renew_at.min(vital.lost_at()) };
         if let Some(alarm) = vital.alarm.take() {
             self.clock.cancel(alarm);
@@ -295,13 +297,8 @@ impl Hold {
         }
     }
 
-    /// Ends the hold. The first end stands; answers whether this one was it.
-    fn end(&self, end: End) -> bool {
-        let mut vital = self.vital();
-        if vital.end.is_some() {
-            return false;
-        }
-        let now = self.clock.now();
+    /// Ends the hold, whose `vital` says that it has not ended yet.
+    fn end(&self, mut vital: MutexGuard<'_, Vital>, end: End, now: BootInstant) {
         vital.end = Some(end);
         vital.ended_at = Some(now);
         let held_for = now.saturating_since(vital.granted_at);
@@ -317,7 +314,6 @@ impl Hold {
             shared.keeper.forget(self.claim.id);
             shared.meters.held(held_for);
         }
-        true
     }
 
     /// Declares the lease lost. Whatever the store still knows of it is released by its guard, once the work under it is
@@ -325,14 +321,18 @@ impl Hold {
     pub(crate) fn lose(&self, why: Why) {
         // From before it is forgotten until its clean-up is under way.
         let _ticket = self.client.upgrade().map(|shared| shared.ticket());
-        if self.end(End::Lost(why.clone())) {
-            tracing::warn!(lock = %self.claim.name, token = %self.token, %why, "lease lost");
-            if let Some(shared) = self.client.upgrade() {
-                shared.meters.lost(&why);
-                // Released here, the lock would pass on while the work under it has yet to hear of its loss.
-                if why == Why::Closed {
-                    shared.clean_up(self.claim.clone(), self.trail);
-                }
+        let vital = self.vital();
+        // The first end stands.
+        if vital.end.is_some() {
+            return;
+        }
+        self.end(vital, End::Lost(why.clone()), self.clock.now());
+        tracing::warn!(lock = %self.claim.name, token = %self.token, %why, "lease lost");
+        if let Some(shared) = self.client.upgrade() {
+            shared.meters.lost(&why);
+            // Released here, the lock would pass on while the work under it has yet to hear of its loss.
+            if why == Why::Closed {
+                shared.clean_up(self.claim.clone(), self.trail);
             }
         }
     }
@@ -342,16 +342,21 @@ impl Hold {
     /// # Errors
     /// Why it was lost, if it was lost before.
     pub(crate) fn give_back(&self) -> Result<(), Why> {
-        // The clock first: a lease that ran out unnoticed was lost, not released.
-        if let LeaseState::Lost { why } = self.state() {
-            return Err(why);
-        }
-        if self.end(End::Released) {
-            return Ok(());
-        }
-        match self.state() {
-            LeaseState::Lost { why } => Err(why),
-            _ => Ok(()),
+        let vital = self.vital();
+        let now = self.clock.now();
+        match &vital.end {
+            Some(End::Released) => Ok(()),
+            Some(End::Lost(why)) => Err(why.clone()),
+            // The clock first: a lease that ran out unnoticed was lost, not released.
+            None if now >= vital.lost_at() => {
+                drop(vital);
+                self.lose(Why::Expired);
+                Err(Why::Expired)
+            }
+            None => {
+                self.end(vital, End::Released, now);
+                Ok(())
+            }
         }
     }
 
@@ -364,7 +369,8 @@ impl Hold {
         if vital.end.is_some() {
             return;
         }
-        let slack = vital.valid_until.saturating_since(self.clock.now());
+        let now = self.clock.now();
+        let slack = vital.valid_until.saturating_since(now);
         vital.valid_until = vital.valid_until.max(sent + ttl - drift_margin(ttl));
         vital.ttl = ttl;
         vital.renew_at = renewal_moment(sent, ttl);
@@ -373,7 +379,7 @@ impl Hold {
         self.changed.notify_waiters();
         if let Some(shared) = self.client.upgrade() {
             shared.meters.renewed(slack);
-            self.schedule(&shared);
+            self.schedule(&shared, now);
         }
     }
 
@@ -383,7 +389,7 @@ impl Hold {
         vital.is_failing = true;
         vital.renew_at = retry_at;
         drop(vital);
-        self.set_next_alarm();
+        self.set_next_alarm(self.clock.now());
     }
 
     /// Looks what is to be done: called by the keeper for every hold that rang.
@@ -434,7 +440,7 @@ impl Wake for Hold {
         if matches!(self.state(), LeaseState::Lost { .. } | LeaseState::Released) {
             return;
         }
-        self.set_next_alarm();
+        self.set_next_alarm(self.clock.now());
         if let Some(shared) = self.client.upgrade() {
             shared.keeper.ring(&shared, self);
         }

@@ -261,9 +261,10 @@ impl Lock {
     /// Waits for the lock and takes it, or the record in its place.
     pub(crate) async fn take(self) -> Result<Taken> {
         let (shared, wanted) = (self.shared, self.wanted?);
-        let mut timing = Timing { start: shared.clock.now(), outcome: Outcome::Cancelled, shared: &shared };
+        let start = shared.clock.now();
+        let mut timing = Timing { start, outcome: Outcome::Cancelled, shared: &shared };
         let span = tracing::debug_span!("tenure.acquire", lock = %wanted.name, mode = %wanted.mode);
-        let taken = take(&shared, wanted).instrument(span).await;
+        let taken = take(&shared, wanted, start).instrument(span).await;
         timing.outcome = match &taken {
             Ok(Taken::Guard(_)) => Outcome::Granted,
             Ok(Taken::Settled(_)) => Outcome::Settled,
@@ -294,15 +295,15 @@ pub(crate) enum Taken {
     Settled(Bytes),
 }
 
-async fn take(shared: &Arc<Shared>, wanted: Wanted) -> Result<Taken> {
+async fn take(shared: &Arc<Shared>, wanted: Wanted, start: BootInstant) -> Result<Taken> {
     let wait = wanted.wait;
     let mut pending = Pending::new(shared.clone(), Arc::new(wanted.into_claim(shared)?));
     loop {
-        match obtain(&mut pending, wait).await? {
+        match obtain(&mut pending, wait, start).await? {
             Obtained::Settled(outcome) => return Ok(Taken::Settled(outcome)),
-            Obtained::Grant(grant) => match Guard::new(pending, grant) {
+            Obtained::Grant { grant, now } => match Guard::new(pending, grant, now) {
                 Ok(guard) => return Ok(Taken::Guard(guard)),
-                // It expired between one look at the clock and the next.
+                // So little is left of it that it would be lost at once.
                 Err(unlucky) => pending = unlucky,
             },
         }

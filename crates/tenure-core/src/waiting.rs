@@ -32,16 +32,19 @@ pub(crate) enum Wait {
 
 /// What waiting led to.
 pub(crate) enum Obtained {
-    Grant(Grant),
+    Grant {
+        grant: Grant,
+        /// When it was found valid.
+        now: BootInstant,
+    },
     Settled(Bytes),
 }
 
-/// Attempts `pending` until it is granted or `wait` is over. On any other end, dropping `pending` leaves nothing
-/// behind.
-pub(crate) async fn obtain(pending: &mut Pending, wait: Wait) -> Result<Obtained> {
+/// Attempts `pending` until it is granted or `wait`, counted from `start`, is over. On any other end, dropping `pending`
+/// leaves nothing behind.
+pub(crate) async fn obtain(pending: &mut Pending, wait: Wait, start: BootInstant) -> Result<Obtained> {
     let shared = pending.shared.clone();
     let (clock, name) = (&shared.clock, pending.claim.name.clone());
-    let start = clock.now();
     let deadline = match wait {
         Wait::No => start,
         Wait::AtMost(duration) => start + duration,
@@ -50,8 +53,10 @@ pub(crate) async fn obtain(pending: &mut Pending, wait: Wait) -> Result<Obtained
     let mut trouble: Option<Trouble> = None;
     let mut standing = None;
     let mut was_answered = false;
+    // Looked up after whatever takes time, and only then.
+    let mut now = start;
     loop {
-        let sent = clock.now();
+        let sent = now;
         let is_last = sent >= deadline;
         let line = if is_last { Line::Pass } else { Line::Join };
         let answer = tokio::select! {
@@ -63,11 +68,12 @@ pub(crate) async fn obtain(pending: &mut Pending, wait: Wait) -> Result<Obtained
                 return Err(Error::from_store(Some(&name), &shared.store, cause));
             }
         };
+        now = clock.now();
         was_answered |= answer.is_ok();
         let pause_until = match answer {
             Ok(Attempt::Settled(outcome)) => return Ok(Obtained::Settled(outcome)),
-            Ok(Attempt::Granted(grant)) if clock.now() < valid_until(&grant) => {
-                return Ok(Obtained::Grant(grant));
+            Ok(Attempt::Granted(grant)) if now < valid_until(&grant) => {
+                return Ok(Obtained::Grant { grant, now });
             }
             // The answer took longer than the grant is worth. The claim's next attempt re-arms it, or starts anew.
             Ok(Attempt::Granted(_)) => {
@@ -78,7 +84,7 @@ pub(crate) async fn obtain(pending: &mut Pending, wait: Wait) -> Result<Obtained
             Ok(Attempt::Busy(busy)) => {
                 trouble = None;
                 standing.get_or_insert_with(|| shared.meters.waiting());
-                let look_at = (clock.now() + busy.wake.at_latest).min(deadline);
+                let look_at = (now + busy.wake.at_latest).min(deadline);
                 let signal = async {
                     match busy.wake.signal {
                         Some(signal) => signal.await,
@@ -88,12 +94,16 @@ pub(crate) async fn obtain(pending: &mut Pending, wait: Wait) -> Result<Obtained
                 let told = tokio::select! {
                     biased;
                     () = shared.closed() => return Err(Error::Closed),
-                    told = signal => told,
-                    () = sleep_until(clock.clone(), look_at) => continue,
+                    told = signal => Some(told),
+                    () = sleep_until(clock.clone(), look_at) => None,
                 };
+                now = clock.now();
                 match told {
-                    Some(grant) if clock.now() < valid_until(&grant) => return Ok(Obtained::Grant(grant)),
-                    _ => sent + ATTEMPT_SPACING,
+                    Some(Some(grant)) if now < valid_until(&grant) => {
+                        return Ok(Obtained::Grant { grant, now });
+                    }
+                    Some(_) => sent + ATTEMPT_SPACING,
+                    None => continue,
                 }
             }
             Err(error) if !error.is_passing() => {
@@ -102,16 +112,17 @@ pub(crate) async fn obtain(pending: &mut Pending, wait: Wait) -> Result<Obtained
             Err(error) => Trouble::add(&mut trouble, sent, error),
         };
         if let Some(Trouble { cause, since, .. }) = &trouble {
-            if is_last || (!was_answered && clock.now() >= *since + PATIENCE) {
+            if is_last || (!was_answered && now >= *since + PATIENCE) {
                 return Err(Error::from_store(Some(&name), &shared.store, cause.clone()));
             }
         }
-        if clock.now() < pause_until {
+        if now < pause_until {
             tokio::select! {
                 biased;
                 () = shared.closed() => return Err(Error::Closed),
                 () = sleep_until(clock.clone(), pause_until.min(deadline)) => {}
             }
+            now = clock.now();
         }
     }
 }
