@@ -11,6 +11,7 @@ use std::time::Duration;
 use tracing::Instrument;
 
 use crate::backend::{Renewal, StoreError};
+use crate::by_claim::ByClaim;
 use crate::claim::{Claim, ClaimId};
 use crate::client::Shared;
 use crate::clock::sleep_until;
@@ -26,7 +27,7 @@ pub(crate) struct Keeper {
 
 #[derive(Default)]
 struct State {
-    holds: HashMap<ClaimId, Arc<Hold>>,
+    holds: ByClaim<Arc<Hold>>,
     rung: Vec<Arc<Hold>>,
     is_sorting: bool,
     lanes: HashMap<u32, Lane>,

@@ -35,6 +35,7 @@
 mod all;
 mod backend;
 pub mod blocking;
+mod by_claim;
 mod claim;
 mod client;
 pub mod clock;

@@ -1,16 +1,15 @@
 //! [`Listeners`]: who in this process listens for news of which claim.
 
-use std::collections::HashMap;
-
 use tokio::sync::oneshot;
 
+use crate::by_claim::ByClaim;
 use crate::claim::ClaimId;
 
 /// Who listens for news of which claim: for backends that are told by somebody else. Forgets those that stopped listening,
 /// a little at a time.
 #[derive(Debug)]
 pub struct Listeners<T> {
-    by_claim: HashMap<ClaimId, oneshot::Sender<T>>,
+    by_claim: ByClaim<oneshot::Sender<T>>,
     sweep_at: usize,
 }
 
@@ -19,7 +18,7 @@ const SWEEP_MIN: usize = 64;
 
 impl<T> Default for Listeners<T> {
     fn default() -> Self {
-        Self { by_claim: HashMap::new(), sweep_at: SWEEP_MIN }
+        Self { by_claim: ByClaim::default(), sweep_at: SWEEP_MIN }
     }
 }
 
