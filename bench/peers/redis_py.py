@@ -27,13 +27,23 @@ async def line():
 
 async def party(client, number, name, until, rows):
     while now() < until:
-        lock = client.lock(name, timeout=TTL_S)
-        asked = now()
-        await lock.acquire()
-        granted = now()
-        released = now()
-        await lock.release()
-        rows.append((number, asked, granted, released, now()))
+        rows.append(await turn(client.lock(name, timeout=TTL_S), number))
+
+
+async def turn(lock, number):
+    asked = now()
+    await lock.acquire()
+    return await give_back(lock, number, asked, now())
+
+
+async def give_back(lock, number, asked, granted):
+    released = now()
+    await lock.release()
+    return number, asked, granted, released, now()
+
+
+def say_rows(rows):
+    say("\n".join(" ".join(map(str, row)) for row in rows) + ("\n" if rows else "") + "done")
 
 
 async def loop(client, names, tasks, seconds):
@@ -51,7 +61,7 @@ async def loop(client, names, tasks, seconds):
     for p in parties:
         p.cancel()
     await asyncio.gather(*parties, return_exceptions=True)
-    say("\n".join(" ".join(map(str, row)) for row in rows) + ("\n" if rows else "") + "done")
+    say_rows(rows)
     await line()
 
 
@@ -70,13 +80,59 @@ async def wait(client, tasks):
     os._exit(0)
 
 
+class Watched(redis.asyncio.lock.Lock):
+    """The same lock, but we see when it is refused for the first time."""
+
+    refused = None
+
+    async def do_acquire(self, token):
+        is_granted = await super().do_acquire(token)
+        if not is_granted and self.refused and not self.refused.done():
+            self.refused.set_result(None)
+        return is_granted
+
+
+async def drain(client, parties, first, step, limit):
+    parties, first, step, limit = int(parties), float(first), float(step), float(limit)
+    holding = None
+
+    async def come(number, refused):
+        await asyncio.sleep(first + step * number)
+        lock = Watched(client, "bench/one", timeout=TTL_S)
+        lock.refused = refused
+        return await turn(lock, number)
+
+    await line()
+    while (order := (await line()).strip()) in ("hold", "wait"):
+        if order == "hold":
+            lock, asked = client.lock("bench/one", timeout=TTL_S), now()
+            await lock.acquire()
+            holding = (lock, parties, asked, now())
+            say("held")
+            continue
+        refused = [asyncio.get_running_loop().create_future() for _ in range(parties)]
+        waiting = [asyncio.ensure_future(come(i, refused[i])) for i in range(parties)]
+        await asyncio.wait_for(asyncio.gather(*refused), limit)
+        say("standing")
+        rows = []
+        if holding:
+            await line()
+            rows.append(await give_back(*holding))
+            holding = None
+        done, _ = await asyncio.wait(waiting, timeout=limit)
+        say_rows(rows + [party.result() for party in done])
+    say("done")
+    # As above: some may still be polling.
+    os._exit(0)
+
+
 async def main():
     url, job, *arguments = sys.argv[1:]
     # A connection for each task: a pool that is too small refuses instead of waiting.
     client = redis.asyncio.from_url(url, max_connections=2000)
     await client.ping()
     say("ready")
-    await {"loop": loop, "wait": wait}[job](client, *arguments)
+    await {"loop": loop, "wait": wait, "drain": drain}[job](client, *arguments)
     await client.aclose()
 
 

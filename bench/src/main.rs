@@ -24,7 +24,7 @@ use std::process::ExitCode;
 const USAGE: &str =
     "usage: cargo xtask bench [run [--smoke] [--only SCENARIO]... [--rounds N] [--out FILE]] | report [--from FILE]
 
-scenarios: uncontended, handover, standing, memory, renewal
+scenarios: uncontended, handover, drain, standing, memory, renewal
 ";
 
 fn main() -> ExitCode {

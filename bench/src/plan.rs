@@ -17,6 +17,8 @@ pub(crate) struct Plan {
     /// Not measured: until every process is at it.
     pub(crate) warm_up: Duration,
     pub(crate) handover_span: Duration,
+    /// How long a whole line stands before it is served.
+    pub(crate) settle: Duration,
     /// Parties that stand in line for a lock that stays held.
     pub(crate) standing: usize,
     pub(crate) standing_span: Duration,
@@ -40,6 +42,7 @@ impl Plan {
                 handover_rounds: 1,
                 warm_up: Duration::from_millis(200),
                 handover_span: Duration::from_millis(300),
+                settle: Duration::from_millis(50),
                 standing: 20,
                 standing_span: Duration::from_millis(300),
                 held: 500,
@@ -58,12 +61,25 @@ impl Plan {
             handover_rounds: 3,
             warm_up: Duration::from_millis(1000),
             handover_span: Duration::from_millis(2000),
+            settle: Duration::from_secs(1),
             standing: 1000,
             standing_span: Duration::from_secs(3),
             held: 20_000,
             renewed: &[10_000, 100_000],
             // Two periods of renewal.
             renewal_span: Duration::from_secs(20),
+        }
+    }
+
+    /// How many lines of so many parties are served in one round. A short line is served in no time, so several of them
+    /// make a figure. Odd, so that there is one in the middle.
+    pub(crate) const fn drains(&self, waiters: usize) -> usize {
+        match waiters {
+            _ if self.smoke => 1,
+            0..=8 => 7,
+            9..=32 => 5,
+            33..=256 => 3,
+            _ => 1,
         }
     }
 

@@ -15,6 +15,9 @@ pub(crate) struct Results {
     pub(crate) versions: BTreeMap<String, String>,
     pub(crate) uncontended: Vec<Uncontended>,
     pub(crate) handover: Vec<Handover>,
+    /// Not in files from before it was measured.
+    #[serde(default)]
+    pub(crate) drain: Vec<Drain>,
     pub(crate) standing: Vec<Standing>,
     pub(crate) memory: Vec<Memory>,
     pub(crate) renewal: Vec<Renewal>,
@@ -56,6 +59,29 @@ pub(crate) struct Handover {
     pub(crate) served: usize,
     pub(crate) commands_per_grant: f64,
     /// Grants that began before the one before had ended. There may be none.
+    pub(crate) overlaps: u64,
+    pub(crate) keys_left: u64,
+}
+
+/// Parties that come to wait for a held lock; when all of them stand it is released, and each takes it once.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Drain {
+    pub(crate) contender: Contender,
+    pub(crate) waiters: usize,
+    pub(crate) processes: usize,
+    pub(crate) round: usize,
+    /// How many such lines were served one after the other.
+    pub(crate) drains: usize,
+    /// Of the middle one of them: the hand-overs by the time from the first release to the end of the last hold.
+    pub(crate) handovers_per_second: f64,
+    pub(crate) drain_ms: f64,
+    /// From the call of release by one party to the grant of the next, in all of them.
+    pub(crate) gap_p50_us: f64,
+    pub(crate) gap_p99_us: f64,
+    /// The first of these in each line, the median: the only one that finds everybody asleep.
+    pub(crate) first_gap_us: f64,
+    /// Parties that had not got the lock when the time was over.
+    pub(crate) unserved: usize,
     pub(crate) overlaps: u64,
     pub(crate) keys_left: u64,
 }

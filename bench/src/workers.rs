@@ -3,6 +3,10 @@
 //! Every worker, in whatever language, talks the same few lines. It prints `ready` when it is connected and waits for
 //! a line. Then it does its job: `loop` ends by itself and prints one row for each grant; `hold` and `wait` print
 //! `standing` and go on until told to `end`. The last line is `done`. All times are nanoseconds on one clock.
+//!
+//! `drain` serves lines until told to `end`. Told to `hold`, it takes the lock and says `held`. Told to `wait`, it lets
+//! its parties come, and says `standing` when each of them was refused once. The one that holds the lock is then told
+//! to `release`. Each prints its rows when its parties are through, or when its time is over, and `done` after them.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -78,7 +82,7 @@ impl Worker {
         Ok(self.line()?.split(' ').filter_map(|number| number.parse().ok()).collect())
     }
 
-    /// The rows of a `loop`, when it is over.
+    /// The rows of a `loop` or of one line of a `drain`, when it is over.
     pub(crate) fn rows(&mut self) -> Result<Vec<Row>, String> {
         let ahead = if self.contender == Contender::Redlock { ahead_of_monotonic_nanos() } else { 0 };
         let mut rows = Vec::new();

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use super::parties::{self, Passed};
 use super::quantile;
 use crate::contender::Contender;
 use crate::machine::now_nanos;
 use crate::plan::Plan;
 use crate::results::{Handover, Results};
 use crate::server::Watched;
-use crate::workers::{Row, Worker};
 
 pub(super) fn run(plan: &Plan, server: &mut Watched, results: &mut Results) -> Result<(), String> {
     for processes in plan.processes.iter().copied() {
@@ -45,15 +45,10 @@ fn measure(
     round: usize,
 ) -> Result<Handover, String> {
     server.reset()?;
-    // Not more processes than parties.
-    let processes_used = processes.min(waiters);
     let seconds = (plan.warm_up + plan.handover_span).as_secs_f64() + 0.2;
-    let mut workers = Vec::new();
-    for i in 0..processes_used {
-        let parties = waiters / processes_used + usize::from(i < waiters % processes_used);
-        let job = ["loop", "one", &parties.to_string(), &seconds.to_string()];
-        workers.push(Worker::start(contender, &server.url(), &job)?);
-    }
+    let mut workers = parties::start(contender, &server.url(), waiters, processes, |share| {
+        vec!["loop".into(), "one".into(), share.parties.to_string(), seconds.to_string()]
+    })?;
     for worker in &mut workers {
         worker.tell("go")?;
     }
@@ -61,24 +56,10 @@ fn measure(
     let (begin, requests_before) = (now_nanos(), server.requests(contender)?);
     std::thread::sleep(plan.handover_span);
     let (end, requests_after) = (now_nanos(), server.requests(contender)?);
-    let mut rows = Vec::new();
-    for (i, worker) in workers.iter_mut().enumerate() {
-        // Parties are numbered in their process.
-        let of_worker = worker.rows()?;
-        rows.extend(of_worker.into_iter().map(|row| Row { party: row.party * processes_used + i, ..row }));
-    }
+    let mut rows = parties::grants(&mut workers)?;
     drop(workers);
-    rows.sort_unstable_by_key(|row| row.granted);
-    let rows: Vec<Row> = rows.into_iter().filter(|row| (begin..end).contains(&row.granted)).collect();
-    let mut gaps = Vec::new();
-    let mut overlaps = 0;
-    for pair in rows.windows(2) {
-        if pair[1].granted < pair[0].released {
-            overlaps += 1;
-        } else if pair[1].party != pair[0].party {
-            gaps.push(pair[1].granted - pair[0].released);
-        }
-    }
+    rows.retain(|row| (begin..end).contains(&row.granted));
+    let Passed { mut gaps, overlaps } = parties::passed(&rows);
     gaps.sort_unstable();
     let mut waits: Vec<u64> = rows.iter().map(|row| row.granted - row.asked).collect();
     waits.sort_unstable();

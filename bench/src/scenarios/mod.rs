@@ -1,7 +1,9 @@
 //! What is measured, in which order, and the arithmetic on single rounds.
 
+mod drain;
 mod handover;
 mod memory;
+mod parties;
 mod renewal;
 mod standing;
 mod uncontended;
@@ -24,9 +26,10 @@ pub(crate) fn run(plan: &Plan, only: &[String]) -> Result<Results, String> {
     results.versions.insert("tenure".into(), env!("CARGO_PKG_VERSION").into());
     results.versions.extend(peers::versions());
     let began = machine::now_nanos();
-    let scenarios: [(&str, Scenario); 5] = [
+    let scenarios: [(&str, Scenario); 6] = [
         ("uncontended", uncontended::run),
         ("handover", handover::run),
+        ("drain", drain::run),
         ("standing", standing::run),
         ("memory", memory::run),
         ("renewal", renewal::run),

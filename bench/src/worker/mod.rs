@@ -1,5 +1,6 @@
 //! One process of a contender in Rust: connects, says `ready`, does its job. The lines are told in `workers.rs`.
 
+mod drain;
 mod party;
 
 use std::fmt::Write as _;
@@ -43,6 +44,16 @@ pub(crate) fn run(job: &[&str]) -> Result<(), String> {
             ["hold", count, seconds] => {
                 let seconds: f64 = number(seconds)?;
                 hold(&locker, number(count)?, Duration::from_secs_f64(seconds), &mut orders).await?;
+                say("done");
+            }
+            ["drain", parties, first, step, limit] => {
+                let line = drain::Line {
+                    parties: number(parties)?,
+                    first: Duration::from_secs_f64(number(first)?),
+                    step: Duration::from_secs_f64(number(step)?),
+                    limit: Duration::from_secs_f64(number(limit)?),
+                };
+                drain::run(&locker, &line, &mut orders).await?;
                 say("done");
             }
             ["wait", tasks] => {
@@ -90,27 +101,45 @@ async fn round(locker: &Arc<Locker>, own_names: bool, tasks: usize, span: Durati
     }
     while running.join_next().await.is_some() {}
     locker.close().await;
-    let mut text = String::new();
     for rows in &rows {
-        for row in rows.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            let Row { party, asked, granted, released, freed } = row;
-            let _ = writeln!(text, "{party} {asked} {granted} {released} {freed}");
-        }
+        say_rows(&rows.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+fn say_rows(rows: &[Row]) {
+    let mut text = String::new();
+    for Row { party, asked, granted, released, freed } in rows {
+        let _ = writeln!(text, "{party} {asked} {granted} {released} {freed}");
     }
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
 async fn one_party(locker: &Locker, party: usize, name: &str, until: BootInstant, rows: &Mutex<Vec<Row>>) {
     while SystemClock.now() < until {
-        let asked = now_nanos();
-        let Ok(held) = locker.acquire(name, TTL).await else { continue };
-        let granted = now_nanos();
-        let released = now_nanos();
-        if locker.release(held).await.is_ok() {
-            let row = Row { party, asked, granted, released, freed: now_nanos() };
+        if let Ok(row) = one_turn(locker, party, name).await {
             rows.lock().unwrap_or_else(PoisonError::into_inner).push(row);
         }
     }
+}
+
+/// Takes the lock, holds it for no time, and gives it back.
+async fn one_turn(locker: &Locker, party: usize, name: &str) -> Result<Row, String> {
+    let asked = now_nanos();
+    let held = locker.acquire(name, TTL).await?;
+    let granted = now_nanos();
+    give_back(locker, party, asked, granted, held).await
+}
+
+async fn give_back(
+    locker: &Locker,
+    party: usize,
+    asked: u64,
+    granted: u64,
+    held: Held,
+) -> Result<Row, String> {
+    let released = now_nanos();
+    locker.release(held).await?;
+    Ok(Row { party, asked, granted, released, freed: now_nanos() })
 }
 
 /// Takes many locks and keeps them until told to end; `status` asks how many were renewed and lost.

@@ -15,7 +15,8 @@ use crate::contender::Contender;
 
 pub(crate) enum Locker {
     Tenure(Locks),
-    Rslock(LockManager),
+    /// With the number of acquires that were refused and go on.
+    Rslock(LockManager, AtomicU64),
     Plain(MultiplexedConnection, AtomicU64),
 }
 
@@ -38,7 +39,7 @@ impl Locker {
                 // It connects when it is first used.
                 let lock = manager.lock("bench/first", Duration::from_secs(1)).await;
                 manager.unlock(&lock.map_err(|error| error.to_string())?).await;
-                Self::Rslock(manager)
+                Self::Rslock(manager, AtomicU64::new(0))
             }
             _ => {
                 let info = url.into_connection_info().map_err(|error| error.to_string())?;
@@ -57,8 +58,14 @@ impl Locker {
                 let guard = locks.lock(name).ttl(ttl).acquire().await.map_err(|error| error.to_string())?;
                 Ok(Held::Tenure(guard))
             }
-            Self::Rslock(manager) => {
+            Self::Rslock(manager, waiting) => {
+                // What `acquire_no_guard` repeats until it succeeds: its first time tells that the lock is not free.
+                if let Ok(lock) = manager.lock(name, ttl).await {
+                    return Ok(Held::Rslock(lock));
+                }
+                waiting.fetch_add(1, Ordering::Relaxed);
                 let lock = manager.acquire_no_guard(name, ttl).await;
+                waiting.fetch_sub(1, Ordering::Relaxed);
                 lock.map(Held::Rslock).map_err(|error| error.to_string())
             }
             Self::Plain(connection, serial) => {
@@ -75,7 +82,7 @@ impl Locker {
     pub(crate) async fn release(&self, held: Held) -> Result<(), String> {
         match (self, held) {
             (_, Held::Tenure(guard)) => guard.release().await.map_err(|error| error.to_string()),
-            (Self::Rslock(manager), Held::Rslock(lock)) => {
+            (Self::Rslock(manager, _), Held::Rslock(lock)) => {
                 manager.unlock(&lock).await;
                 Ok(())
             }
@@ -92,6 +99,15 @@ impl Locker {
         match self {
             Self::Tenure(locks) => (locks.stats().renewed, locks.stats().lost_total()),
             _ => (0, 0),
+        }
+    }
+
+    /// Acquires that were refused at least once and still wait. Those cut off while they waited may stay counted.
+    pub(crate) fn waiting(&self) -> u64 {
+        match self {
+            Self::Tenure(locks) => locks.stats().waiting,
+            Self::Rslock(_, waiting) => waiting.load(Ordering::Relaxed),
+            Self::Plain(..) => 0,
         }
     }
 
