@@ -8,7 +8,8 @@ pub(crate) mod verdict;
 
 use std::path::Path;
 
-use crate::results::Results;
+use crate::contender::Contender;
+use crate::results::{Drain, Handover, Results};
 use crate::root;
 
 const BEGIN: &str = "<!-- bench:redis -->";
@@ -55,6 +56,54 @@ fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     Some(if is_even { (values[middle - 1] + upper) / 2.0 } else { *upper })
 }
 
+/// A figure of one contender with so many waiters in so many processes.
+trait Crowd {
+    fn contender(&self) -> Contender;
+    fn waiters(&self) -> usize;
+    fn processes(&self) -> usize;
+}
+
+impl Crowd for Handover {
+    fn contender(&self) -> Contender {
+        self.contender
+    }
+
+    fn waiters(&self) -> usize {
+        self.waiters
+    }
+
+    fn processes(&self) -> usize {
+        self.processes
+    }
+}
+
+impl Crowd for Drain {
+    fn contender(&self) -> Contender {
+        self.contender
+    }
+
+    fn waiters(&self) -> usize {
+        self.waiters
+    }
+
+    fn processes(&self) -> usize {
+        self.processes
+    }
+}
+
+/// The median over rounds of one crowd's figure.
+fn of_crowd<R: Crowd>(
+    rows: &[R],
+    contender: Contender,
+    waiters: usize,
+    processes: usize,
+    value: impl Fn(&R) -> f64,
+) -> Option<f64> {
+    let fits =
+        |row: &&R| row.contender() == contender && row.waiters() == waiters && row.processes() == processes;
+    median(rows.iter().filter(fits).map(value))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,6 +113,45 @@ mod tests {
         let page = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
         assert_eq!(replace(&page, "new").unwrap(), format!("before\n{BEGIN}\nnew\n{END}\nafter\n"));
         assert_eq!(replace("no markers", "new"), None);
+    }
+
+    #[test]
+    fn figures_from_before_lines_were_drained_are_still_reported() {
+        let figures = r#"{"smoke": false, "cores": 2, "versions": {}, "uncontended": [], "handover": [],
+                          "standing": [], "memory": [], "renewal": []}"#;
+        let results: Results = serde_json::from_str(figures).unwrap();
+        assert!(!section(&results).contains("served once"));
+        assert!(plots::all(&results).iter().all(|(name, _)| *name != "drain.svg"));
+    }
+
+    #[test]
+    fn a_drained_line_is_judged_against_every_peer() {
+        let row = |contender, handovers_per_second| Drain {
+            contender,
+            waiters: 128,
+            processes: 1,
+            round: 0,
+            drains: 1,
+            handovers_per_second,
+            drain_ms: 1.0,
+            gap_p50_us: 1.0,
+            gap_p99_us: 1.0,
+            first_gap_us: 1.0,
+            unserved: 0,
+            overlaps: 0,
+            keys_left: 0,
+        };
+        let rates = [9000.0, 500.0, 700.0, 300.0];
+        let drain = Contender::WAITING.into_iter().zip(rates).map(|(contender, rate)| row(contender, rate));
+        let results = Results { drain: drain.collect(), ..Results::default() };
+        let verdict = verdict::table(&results);
+        assert!(
+            verdict.contains(
+                "served once | ≥ 15 × `rslock`, `redis-py`, `redlock` | at least 13 × (redis-py, 1"
+            )
+        );
+        assert!(section(&results).contains("| 128 | 1 | rslock | 500 | 18.0 × |"));
+        assert_eq!(plots::all(&results).last().unwrap().0, "drain.svg");
     }
 
     #[test]

@@ -2,28 +2,36 @@
 
 use std::collections::BTreeSet;
 
-use super::median;
 use super::svg::{Bars, Lines, Series};
+use super::{Crowd, median, of_crowd};
 use crate::contender::Contender;
-use crate::results::{Handover, Results};
+use crate::results::Results;
 
 /// File names and contents.
 pub(super) fn all(results: &Results) -> Vec<(&'static str, String)> {
-    vec![
+    let mut plots = vec![
         ("uncontended.svg", uncontended(results)),
         (
             "handover.svg",
-            by_waiters(results, "hand-overs per second, waiters in 4 processes", "/s", |row| {
+            by_waiters(&results.handover, "hand-overs per second, waiters in 4 processes", "/s", |row| {
                 row.handovers_per_second
             }),
         ),
         (
             "gap.svg",
-            by_waiters(results, "from release to the next grant, p99, waiters in 4 processes", "µs", |row| {
-                row.gap_p99_us
-            }),
+            by_waiters(
+                &results.handover,
+                "from release to the next grant, p99, waiters in 4 processes",
+                "µs",
+                |row| row.gap_p99_us,
+            ),
         ),
-    ]
+    ];
+    if !results.drain.is_empty() {
+        let title = "hand-overs per second, a line served once, waiters in 4 processes";
+        plots.push(("drain.svg", by_waiters(&results.drain, title, "/s", |row| row.handovers_per_second)));
+    }
+    plots
 }
 
 const fn colour(contender: Contender) -> &'static str {
@@ -60,16 +68,13 @@ fn uncontended(results: &Results) -> String {
     .draw()
 }
 
-fn by_waiters(results: &Results, title: &str, unit: &str, value: fn(&Handover) -> f64) -> String {
-    let waiters: BTreeSet<usize> = results.handover.iter().map(|row| row.waiters).collect();
-    let processes = results.handover.iter().map(|row| row.processes).max().unwrap_or(1);
+fn by_waiters<R: Crowd>(rows: &[R], title: &str, unit: &str, value: fn(&R) -> f64) -> String {
+    let waiters: BTreeSet<usize> = rows.iter().map(Crowd::waiters).collect();
+    let processes = rows.iter().map(Crowd::processes).max().unwrap_or(1);
     let series = Contender::WAITING.map(|contender| {
-        let values = waiters.iter().map(|waiters| {
-            let rows = results.handover.iter().filter(|row| {
-                row.contender == contender && row.waiters == *waiters && row.processes == processes
-            });
-            median(rows.map(value)).unwrap_or(0.0)
-        });
+        let values = waiters
+            .iter()
+            .map(|waiters| of_crowd(rows, contender, *waiters, processes, value).unwrap_or(0.0));
         Series { name: contender.name(), colour: colour(contender), values: values.collect() }
     });
     let points = waiters.iter().map(|waiters| format!("{waiters} waiters")).collect();

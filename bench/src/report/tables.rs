@@ -3,15 +3,16 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::median;
+use super::{median, of_crowd};
 use crate::contender::Contender;
-use crate::results::{Handover, Results, Uncontended};
+use crate::results::{Drain, Handover, Results, Uncontended};
 
 pub(super) fn all(results: &Results) -> String {
     let mut text = String::new();
     versions(&mut text, results);
     uncontended(&mut text, results);
     handover(&mut text, results);
+    drain(&mut text, results);
     waiting(&mut text, results);
     memory(&mut text, results);
     renewal(&mut text, results);
@@ -80,7 +81,7 @@ fn handover(text: &mut String, results: &Results) {
     if results.handover.is_empty() {
         return;
     }
-    text.push_str("\n### Hand-overs\n\n![hand-overs per second](benchmarks/handover.svg)\n\n");
+    text.push_str("\n### Hand-overs, each at once in line again\n\n![hand-overs per second](benchmarks/handover.svg)\n\n");
     text.push_str("![how long one takes](benchmarks/gap.svg)\n\n");
     text.push_str(
         "| waiters | processes | | hand-overs/s | tenure is | of all grants | gap p50 µs | gap p99 µs | ",
@@ -90,10 +91,7 @@ fn handover(text: &mut String, results: &Results) {
     let cells: BTreeSet<_> = results.handover.iter().map(|row| (row.processes, row.waiters)).collect();
     for (processes, waiters) in cells {
         let of = |contender: Contender, value: fn(&Handover) -> f64| {
-            let rows = results.handover.iter().filter(|row| {
-                row.contender == contender && row.waiters == waiters && row.processes == processes
-            });
-            median(rows.map(value)).unwrap_or(0.0)
+            of_crowd(&results.handover, contender, waiters, processes, value).unwrap_or(0.0)
         };
         let ours = of(Contender::Tenure, |row| row.handovers_per_second);
         for contender in Contender::WAITING {
@@ -111,6 +109,43 @@ fn handover(text: &mut String, results: &Results) {
                 shown(of(contender, |row| row.wait_p99_ms)),
                 of(contender, |row| row.served as f64),
                 of(contender, |row| row.commands_per_grant),
+            );
+        }
+    }
+}
+
+fn drain(text: &mut String, results: &Results) {
+    if results.drain.is_empty() {
+        return;
+    }
+    text.push_str("\n### Hand-overs, a line that is served once\n\n");
+    text.push_str("![hand-overs per second of a line served once](benchmarks/drain.svg)\n\n");
+    text.push_str(
+        "| waiters | processes | | hand-overs/s | tenure is | all served in ms | gap p50 µs | gap p99 µs | first gap µs | ",
+    );
+    text.push_str("not served | overlaps | keys left |\n");
+    text.push_str("|--:|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n");
+    let cells: BTreeSet<_> = results.drain.iter().map(|row| (row.processes, row.waiters)).collect();
+    for (processes, waiters) in cells {
+        let of = |contender: Contender, value: fn(&Drain) -> f64| {
+            of_crowd(&results.drain, contender, waiters, processes, value).unwrap_or(0.0)
+        };
+        let ours = of(Contender::Tenure, |row| row.handovers_per_second);
+        for contender in Contender::WAITING {
+            let rate = of(contender, |row| row.handovers_per_second);
+            let _ = writeln!(
+                text,
+                "| {waiters} | {processes} | {} | {} | {} × | {} | {} | {} | {} | {:.0} | {:.0} | {:.0} |",
+                contender.name(),
+                shown(rate),
+                shown(ours / rate),
+                shown(of(contender, |row| row.drain_ms)),
+                shown(of(contender, |row| row.gap_p50_us)),
+                shown(of(contender, |row| row.gap_p99_us)),
+                shown(of(contender, |row| row.first_gap_us)),
+                of(contender, |row| row.unserved as f64),
+                of(contender, |row| row.overlaps as f64),
+                of(contender, |row| row.keys_left as f64),
             );
         }
     }

@@ -1,10 +1,11 @@
 //! The figures that tenure owes, and what was measured.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::median;
+use super::{Crowd, median, of_crowd};
 use crate::contender::Contender;
-use crate::results::{Handover, Results, Uncontended};
+use crate::results::{Results, Uncontended};
 
 struct Owed {
     figure: &'static str,
@@ -28,8 +29,18 @@ fn owed(results: &Results) -> Vec<Owed> {
         throughput_against(results, Contender::Rslock, 1.3, "≥ 1.3 × `rslock` (which has no token)"),
         throughput_against(results, Contender::Plain, 0.8, "goal: 0.8 × plain `SET NX`+`DEL`"),
         latency(results),
-        faster_than_peers(results),
-        evenness(results),
+        faster_than_peers(
+            &results.handover,
+            "hand-overs per second, 128 waiters, each at once in line again",
+            |row| row.handovers_per_second,
+        ),
+        evenness(&results.handover, |row| row.handovers_per_second),
+        faster_than_peers(
+            &results.drain,
+            "hand-overs per second, a line of 128 that is served once",
+            |row| row.handovers_per_second,
+        ),
+        evenness(&results.drain, |row| row.handovers_per_second),
         commands(results),
         renewal(results),
         stall(results),
@@ -86,51 +97,38 @@ fn latency(results: &Results) -> Option<Owed> {
     })
 }
 
-/// The median rate of hand-overs.
-fn rate(results: &Results, contender: Contender, waiters: usize, processes: usize) -> Option<f64> {
-    let fits =
-        |row: &&Handover| row.contender == contender && row.waiters == waiters && row.processes == processes;
-    median(results.handover.iter().filter(fits).map(|row| row.handovers_per_second))
-}
-
-fn faster_than_peers(results: &Results) -> Option<Owed> {
+fn faster_than_peers<R: Crowd>(rows: &[R], figure: &'static str, rate: fn(&R) -> f64) -> Option<Owed> {
     let peers = [Contender::Rslock, Contender::RedisPy, Contender::Redlock];
     let mut ratios = Vec::new();
-    for processes in processes(results) {
-        let ours = rate(results, Contender::Tenure, 128, processes)?;
+    for processes in rows.iter().map(Crowd::processes).collect::<BTreeSet<_>>() {
+        let of = |contender| of_crowd(rows, contender, 128, processes, rate);
+        let ours = of(Contender::Tenure)?;
         for peer in peers {
-            ratios.push((ours / rate(results, peer, 128, processes)?, peer, processes));
+            ratios.push((ours / of(peer)?, peer, processes));
         }
     }
     let (least, peer, in_processes) = ratios.into_iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
     Some(Owed {
-        figure: "hand-overs per second, 128 waiters",
+        figure,
         required: "≥ 15 × `rslock`, `redis-py`, `redlock`",
         measured: format!("at least {least:.0} × ({}, {in_processes} process(es))", peer.name()),
         is_met: least >= 15.0,
     })
 }
 
-fn processes(results: &Results) -> Vec<usize> {
-    let mut processes: Vec<usize> = results.handover.iter().map(|row| row.processes).collect();
-    processes.sort_unstable();
-    processes.dedup();
-    processes
-}
-
-fn evenness(results: &Results) -> Option<Owed> {
+fn evenness<R: Crowd>(rows: &[R], rate: fn(&R) -> f64) -> Option<Owed> {
+    let waiters: BTreeSet<usize> = rows.iter().map(Crowd::waiters).collect();
     let mut spreads = Vec::new();
-    for processes in processes(results) {
-        let mut waiters: Vec<usize> = results.handover.iter().map(|row| row.waiters).collect();
-        waiters.sort_unstable();
-        waiters.dedup();
-        let rates: Vec<f64> = waiters
-            .iter()
-            .filter_map(|waiters| rate(results, Contender::Tenure, *waiters, processes))
-            .collect();
-        let most = rates.iter().copied().max_by(f64::total_cmp)?;
-        let least = rates.iter().copied().min_by(f64::total_cmp)?;
+    for processes in rows.iter().map(Crowd::processes).collect::<BTreeSet<_>>() {
+        let rates = || {
+            let of = |waiters: &usize| of_crowd(rows, Contender::Tenure, *waiters, processes, rate);
+            waiters.iter().filter_map(of)
+        };
+        let (most, least) = (rates().max_by(f64::total_cmp)?, rates().min_by(f64::total_cmp)?);
         spreads.push((1.0 - least / most, processes, least, most));
+    }
+    if spreads.is_empty() {
+        return None;
     }
     let shown: Vec<String> = spreads
         .iter()
@@ -142,7 +140,7 @@ fn evenness(results: &Results) -> Option<Owed> {
         figure: "the same from 2 to 1 000 waiters",
         required: "within 30 %",
         measured: shown.join(", "),
-        is_met: spreads.iter().all(|(spread, ..)| *spread <= 0.3) && !spreads.is_empty(),
+        is_met: spreads.iter().all(|(spread, ..)| *spread <= 0.3),
     })
 }
 
@@ -183,9 +181,10 @@ fn stall(results: &Results) -> Option<Owed> {
 fn keys(results: &Results) -> Option<Owed> {
     let uncontended = results.uncontended.iter().map(|row| (row.contender, row.keys_left));
     let handover = results.handover.iter().map(|row| (row.contender, row.keys_left));
+    let drain = results.drain.iter().map(|row| (row.contender, row.keys_left));
     let memory = results.memory.iter().map(|row| (row.contender, row.keys_left));
     let renewal = results.renewal.iter().map(|row| (Contender::Tenure, row.keys_left));
-    let all = uncontended.chain(handover).chain(memory).chain(renewal);
+    let all = uncontended.chain(handover).chain(drain).chain(memory).chain(renewal);
     let most = all.filter(|(contender, _)| *contender == Contender::Tenure).map(|(_, left)| left).max()?;
     Some(Owed {
         figure: "keys left after everything is released",
@@ -196,9 +195,14 @@ fn keys(results: &Results) -> Option<Owed> {
 }
 
 fn overlaps(results: &Results) -> Option<Owed> {
-    let ours = results.handover.iter().filter(|row| row.contender == Contender::Tenure);
-    let sum: u64 = ours.clone().map(|row| row.overlaps).sum();
-    ours.clone().next()?;
+    let handover = results.handover.iter().map(|row| (row.contender, row.overlaps));
+    let all = handover.chain(results.drain.iter().map(|row| (row.contender, row.overlaps)));
+    let ours: Vec<u64> =
+        all.filter(|(contender, _)| *contender == Contender::Tenure).map(|(_, overlaps)| overlaps).collect();
+    if ours.is_empty() {
+        return None;
+    }
+    let sum: u64 = ours.iter().sum();
     Some(Owed {
         figure: "grants that overlapped",
         required: "0",
