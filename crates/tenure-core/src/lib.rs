@@ -30,7 +30,7 @@
 //! [`Backend`] is the boundary; [`queue`] is the state of a lock for stores that can keep a few bytes under a
 //! transaction, and [`memory`] the smallest example.
 
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod all;
 mod backend;
@@ -48,7 +48,6 @@ mod guarantee;
 mod guard;
 mod keeper;
 mod lease;
-mod lineage;
 mod listeners;
 mod lock;
 pub mod memory;
