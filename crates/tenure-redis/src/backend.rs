@@ -91,8 +91,8 @@ impl Redis {
             means,
             seen: AtomicU64::new(0),
             capabilities,
-            attempts: Batch::new(|scripts| &scripts.attempt),
-            releases: Batch::new(|scripts| &scripts.release),
+            attempts: Batch::new(|scripts| &scripts.attempt, attempt_header),
+            releases: Batch::new(|scripts| &scripts.release, release_header),
             supervisor,
         });
         let _ = orphans.set(Arc::downgrade(&inner));
@@ -100,14 +100,29 @@ impl Redis {
     }
 }
 
-/// The arguments that every script starts with, after the keys.
-pub(crate) fn header(inner: &Inner, live: &Live, command: &mut Cmd) {
+fn attempt_header(inner: &Inner, live: &Live, command: &mut Cmd) -> Option<u64> {
+    Some(header(inner, live, command, live.is_fence_due(inner.clock.now())))
+}
+
+/// What the release script needs to know only if somebody waits.
+fn release_header(inner: &Inner, live: &Live, command: &mut Cmd) -> Option<u64> {
+    command.arg(format!("{}\n{}", live.server.run_id, inner.seen.load(Ordering::Relaxed)));
+    None
+}
+
+/// The arguments that every other script starts with, after the keys. Answers the name of the request.
+fn header(inner: &Inner, live: &Live, command: &mut Cmd, keeps_fence: bool) -> u64 {
+    let asked = inner.supervisor.latest(live);
     let channel = if live.is_subscribed { inner.supervisor.channel.as_str() } else { "" };
-    command
-        .arg(&*live.server.run_id)
-        .arg(channel)
-        .arg(inner.seen.load(Ordering::Relaxed))
-        .arg(inner.supervisor.latest(live));
+    command.arg(&*live.server.run_id).arg(channel);
+    let seen = inner.seen.load(Ordering::Relaxed);
+    if keeps_fence {
+        command.arg(format!("+{seen}"));
+    } else {
+        command.arg(seen);
+    }
+    command.arg(asked);
+    asked
 }
 
 /// What a claim's key holds while it holds alone: readable, then secret.
@@ -152,17 +167,15 @@ impl Inner {
         size: usize,
         arguments: impl Fn(&mut Cmd),
     ) -> Answer<(Answers, Reply)> {
+        let asked = AtomicU64::new(0);
         let fill = |live: &Live, command: &mut Cmd| {
-            command.arg(keys.count());
+            command.arg(1 + keys.count()).arg(self.layout.fence());
             keys.write_to(command);
-            header(self, live, command);
+            asked.store(header(self, live, command, false), Ordering::Relaxed);
             arguments(command);
         };
         let mut reply = self.supervisor.run(script, 16, keys.size() + size + 200, fill).await?;
-        let answers = Answers::parse(std::mem::replace(&mut reply.value, Value::Nil))?;
-        if answers.store_micros > 0 {
-            self.supervisor.note_time(&reply, answers.store_micros);
-        }
+        let answers = self.supervisor.read(&mut reply, Some(asked.into_inner()))?;
         Ok((answers, reply))
     }
 
@@ -213,10 +226,12 @@ impl Inner {
             .map(|claim| (self.layout.keys(&claim.name), value_of(claim), millis(claim.ttl.get())))
             .collect();
         let size = all.iter().map(|(keys, value, _)| keys.size() + value.len() + 10).sum::<usize>();
+        let asked = AtomicU64::new(0);
         let fill = |live: &Live, command: &mut Cmd| {
-            command.arg(all.iter().map(|(keys, _, _)| keys.count()).sum::<usize>());
+            command.arg(1 + all.iter().map(|(keys, _, _)| keys.count()).sum::<usize>());
+            command.arg(self.layout.fence());
             all.iter().for_each(|(keys, _, _)| keys.write_to(command));
-            header(self, live, command);
+            asked.store(header(self, live, command, false), Ordering::Relaxed);
             for (_, value, ttl) in &all {
                 command.arg(value).arg(ttl);
             }
@@ -224,9 +239,7 @@ impl Inner {
         let answers = async {
             let mut reply =
                 self.supervisor.run(&self.supervisor.scripts.renew, 4 * all.len(), size + 200, fill).await?;
-            let answers = Answers::parse(std::mem::replace(&mut reply.value, Value::Nil))?;
-            self.supervisor.note_time(&reply, answers.store_micros);
-            Ok::<_, StoreError>(answers)
+            self.supervisor.read(&mut reply, Some(asked.load(Ordering::Relaxed)))
         };
         match answers.await {
             Ok(mut answers) => claims
@@ -441,7 +454,7 @@ impl Backend for Redis {
         }
         let keys = self.inner.layout.keys(name);
         let fill = |_: &Live, command: &mut Cmd| {
-            command.arg(keys.count());
+            command.arg(1 + keys.count()).arg(self.inner.layout.fence());
             keys.write_to(command);
         };
         let script = &self.inner.supervisor.scripts.inspect;

@@ -4,17 +4,16 @@
 //! to run whatever else is ready, and then sent in one call: no request waits for an answer to another. Only requests
 //! of one kind travel together, each for a lock of its own; what goes wrong with one does not touch the others.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use redis::{Cmd, Value};
 use tenure_core::{Answer, Reason, StoreError};
 use tokio::sync::oneshot;
 
-use crate::backend::{Inner, header};
+use crate::backend::Inner;
 use crate::dating::Anchor;
 use crate::keys::Keys;
-use crate::reply::Answers;
 use crate::scripts::{Script, Scripts};
 use crate::supervisor::Live;
 
@@ -46,6 +45,8 @@ pub(crate) struct Answered {
 /// Collects requests of one kind.
 pub(crate) struct Batch {
     script: fn(&Scripts) -> &Script,
+    /// Adds the arguments that come before those of the requests. Answers the name of the request, if it has one.
+    header: fn(&Inner, &Live, &mut Cmd) -> Option<u64>,
     waiting: Mutex<Vec<(Request, oneshot::Sender<Answer<Answered>>)>>,
     under_way: AtomicUsize,
 }
@@ -73,8 +74,11 @@ impl Request {
 }
 
 impl Batch {
-    pub(crate) fn new(script: fn(&Scripts) -> &Script) -> Self {
-        Self { script, waiting: Mutex::default(), under_way: AtomicUsize::new(0) }
+    pub(crate) fn new(
+        script: fn(&Scripts) -> &Script,
+        header: fn(&Inner, &Live, &mut Cmd) -> Option<u64>,
+    ) -> Self {
+        Self { script, header, waiting: Mutex::default(), under_way: AtomicUsize::new(0) }
     }
 
     fn waiting(&self) -> MutexGuard<'_, Vec<(Request, oneshot::Sender<Answer<Answered>>)>> {
@@ -146,19 +150,19 @@ impl Batch {
     /// One script call.
     async fn call(&self, inner: &Inner, requests: &[Request]) -> Answer<Vec<Answer<Answered>>> {
         let size = requests.iter().map(Request::size).sum::<usize>() + 200;
+        let asked = AtomicU64::new(0);
         let fill = |live: &Live, command: &mut Cmd| {
-            command.arg(requests.iter().map(|request| request.keys.count()).sum::<usize>());
+            command.arg(1 + requests.iter().map(|request| request.keys.count()).sum::<usize>());
+            command.arg(inner.layout.fence());
             requests.iter().for_each(|request| request.keys.write_to(command));
-            header(inner, live, command);
+            asked.store((self.header)(inner, live, command).unwrap_or(0), Ordering::Relaxed);
             requests.iter().for_each(|request| request.write_to(command));
         };
         let script = (self.script)(&inner.supervisor.scripts);
         let arguments = requests.len() * 6 + 8;
         let mut reply = inner.supervisor.run(script, arguments, size, fill).await?;
-        let mut answers = Answers::parse(std::mem::replace(&mut reply.value, Value::Nil))?;
-        if answers.store_micros > 0 {
-            inner.supervisor.note_time(&reply, answers.store_micros);
-        }
+        let asked = Some(asked.into_inner()).filter(|asked| *asked > 0);
+        let mut answers = inner.supervisor.read(&mut reply, asked)?;
         let answered = requests.iter().map(|_| {
             let item = answers.next()?;
             let anchor = Anchor {

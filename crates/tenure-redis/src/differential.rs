@@ -51,10 +51,13 @@ impl Dice {
 fn on_our_clock(code: &str) -> String {
     let code = code
         .replace("redis.call('TIME')", "fake_time")
+        .replace("call('TIME')", "fake_time")
         .replace("'PX', ARGV[a + 3])", "'PXAT', now + ARGV[a + 3])")
-        .replace("'PX', '259200000')", "'PXAT', now + 259200000)")
+        .replace("'PX', ttl)", "'PXAT', now + ttl)")
         .replace("redis.call('PTTL', ", "fake_pttl(")
-        .replace("redis.pcall('PUBLISH', ", "fake_publish(");
+        .replace(" call('PTTL', ", " fake_pttl(")
+        .replace("redis.pcall('PUBLISH', ", "fake_publish(")
+        .replace("pcall_('PUBLISH', ", "fake_publish(");
     format!(
         "local fake_micros = table.remove(ARGV)
          local fake_time = {{table.remove(ARGV), fake_micros}}
@@ -65,8 +68,8 @@ fn on_our_clock(code: &str) -> String {
            local at = redis.call('PEXPIRETIME', key)
            return at < 0 and at or at - fake_ms
          end
-         for _, side in ipairs({{'', ':c', ':t', ':f', ':s', ':q', ':d'}}) do
-           local key = KEYS[1] .. side
+         for _, side in ipairs({{'', ':c', ':t', ':s', ':q', ':d'}}) do
+           local key = KEYS[2] .. side
            local at = redis.call('PEXPIRETIME', key)
            if at >= 0 and at < fake_ms then redis.call('DEL', key) end
          end
@@ -110,11 +113,12 @@ impl Real {
         let keys = self.layout.keys(name);
         let call = |first: &str, second: &str| {
             let mut command = Cmd::new();
-            command.arg(first).arg(second).arg(1);
+            command.arg(first).arg(second).arg(2).arg(format!("{}:f", keys.main()));
             keys.write_to(&mut command);
-            for header in ["run", "channel", "0", "9007199254740991"] {
-                command.arg(header);
-            }
+            // The release script has a shorter header.
+            let header: &[&str] =
+                if script == 2 { &["run\n0"] } else { &["run", "channel", "0", "9007199254740991"] };
+            command.arg(header);
             command.arg(arguments).arg(now / 1_000_000).arg(now % 1_000_000);
             command
         };
@@ -217,7 +221,9 @@ fn model(queue: &mut Queue, now: Now, claims: &[Claim], verb: &Verb) -> (String,
 /// What the script does.
 async fn real(real: &mut Real, now: u64, claims: &[Claim], verb: &Verb) -> (String, Told) {
     let name = &claims[0].name;
-    let one = |reply: Value| Answers::parse(reply).and_then(|mut answers| answers.next());
+    // The release script repeats nothing.
+    let asked = (!matches!(verb, Verb::Release(..))).then_some(9_007_199_254_740_991);
+    let one = |reply: Value| Answers::parse(reply, asked).and_then(|mut answers| answers.next());
     match verb {
         Verb::Attempt(i, line) => {
             let claim = &claims[*i];
@@ -325,13 +331,15 @@ async fn play(connection: &mut Real, seed: u64) -> Result<(), String> {
             // Now and then one of another shape.
             let stranger = [Mode::Exclusive, Mode::Once, Mode::Permits { n: 1, of: 2 }];
             let mode = if dice.below(12) == 0 { *dice.pick(&stranger) } else { *dice.pick(modes) };
+            // Now and then a holder outlives the patience of those in line.
+            let long = if dice.below(3) == 0 { 600 } else { 120 };
             let mut id = [i; 16];
             id[8..].copy_from_slice(&seed.to_le_bytes());
             Claim {
                 name: name.clone(),
                 id: ClaimId::from_bytes(id),
                 mode,
-                ttl: Ttl::new(Duration::from_millis(100 * (1 + dice.below(120)))).expect("a good ttl"),
+                ttl: Ttl::new(Duration::from_millis(100 * (1 + dice.below(long)))).expect("a good ttl"),
                 tie: Tie::Process,
                 label: Label::new(*dice.pick(&["a/1/x", "!b", "c#d", ""])).expect("a good label"),
                 reason: None,
@@ -428,20 +436,46 @@ async fn broken_scripts_are_found() {
         ("a tombstone is not heeded", "  if grave(id) then", "  if false then"),
         ("a pushed grant has its whole ttl", "math.min(claim.time, 5000)", "claim.time"),
         ("newcomers push in", "return math.max(now_us, tonumber(last or 0) + 1)", "return 1"),
-        ("anybody releases", "if held == value or held == MARK .. value then", "if held then"),
+        (
+            "anybody releases",
+            "if held and held.value == value then\n    redis.call('DEL', main)",
+            "if held then\n    redis.call('DEL', main)",
+        ),
         ("renewing shortens", "if redis.call('PTTL', key) < at - now then", "if true then"),
         ("an evicted claim renews", "  if said then\n    return", "  if false then\n    return"),
         ("a settled line is left standing", "  redis.call('DEL', q, c)\n", ""),
         (
             "a token is given twice",
-            "last_token = math.max((last_token or fence().token) + 1,",
-            "last_token = math.max(last_token or fence().token,",
+            "token = tonumber(redis.call('ZINCRBY', fence, '1', '2'))",
+            "token = tonumber(redis.call('ZSCORE', fence, '2'))",
         ),
         ("permits are not counted", "return taken + n <= of", "return true"),
         (
             "readers pass a writer",
             "    local id = redis.call('ZRANGE', q, '0', '0')[1]",
             "    local id = redis.call('ZRANGE', q, '-1', '-1')[1]",
+        ),
+        (
+            "a token is given twice, at once",
+            "number = call('ZINCRBY', fence, '1', '2')",
+            "number = call('ZSCORE', fence, '2')",
+        ),
+        (
+            "a token is given twice, from hand to hand",
+            "number = call('ZINCRBY', KEYS[1], '1', '2')",
+            "number = call('ZSCORE', KEYS[1], '2')",
+        ),
+        (
+            "a place in line is taken twice",
+            "if last[2] and tonumber(last[2]) >= place then\n          place = last[2] + 1",
+            "if last[2] and tonumber(last[2]) >= place then\n          place = last[2] - 1",
+        ),
+        ("an ended claim stands in line again", " and call('EXISTS', main .. ':t') == 0 then", " then"),
+        ("a lock with a line is free", "KEYS[2], KEYS[2] .. ':c', ", "KEYS[2], "),
+        (
+            "a dead waiter is handed the lock",
+            "if expires and tonumber(expires) >= now then",
+            "if expires then",
         ),
         ("shapes mix", "if shape and shape ~= shape_of(kind, of) then", "if false then"),
         (

@@ -10,6 +10,8 @@ use tenure_core::LockName;
 pub(crate) struct Layout {
     /// What every key starts with, colon included.
     prefix: String,
+    /// The key that numbers the grants of all locks.
+    fence: String,
     /// The main key is the name itself: shared with clients that do `SET name value NX PX ttl`.
     plain: bool,
 }
@@ -24,7 +26,12 @@ pub(crate) struct Keys {
 
 impl Layout {
     pub(crate) fn new(prefix: &str, plain: bool) -> Self {
-        Self { prefix: format!("{prefix}:"), plain }
+        Self { prefix: format!("{prefix}:"), fence: format!("{prefix}:f"), plain }
+    }
+
+    /// The key that numbers the grants of all locks: no name makes it, for it has no braces.
+    pub(crate) fn fence(&self) -> &str {
+        &self.fence
     }
 
     pub(crate) fn keys(&self, name: &LockName) -> Keys {
@@ -57,7 +64,7 @@ impl Layout {
         let tells = match side {
             "" => !self.plain,
             ":s" | ":q" | ":d" => true,
-            // In plain mode a lock that somebody of ours held is found by its fence; nobody lists foreign keys.
+            // In plain mode a lock that somebody of ours held is found by this; nobody lists foreign keys.
             ":f" => self.plain,
             _ => false,
         };
@@ -84,15 +91,16 @@ impl Keys {
         self.plain.as_deref().unwrap_or(&self.base)
     }
 
-    pub(crate) fn fence(&self) -> String {
-        format!("{}:f", self.base)
+    /// What tells that somebody of ours held a lock whose main key tells nothing.
+    pub(crate) fn marker(&self) -> Option<String> {
+        self.plain.as_ref().map(|_| format!("{}:f", self.base))
     }
 
     pub(crate) fn record(&self) -> String {
         format!("{}:d", self.base)
     }
 
-    /// How many keys the scripts are given: they make the others from the last.
+    /// How many keys of a lock the scripts are given: they make the others from the last.
     pub(crate) const fn count(&self) -> usize {
         if self.plain.is_some() { 2 } else { 1 }
     }
@@ -129,8 +137,10 @@ mod tests {
             assert_eq!(layout.name_in_use(keys.main()), Some(name.clone()));
             assert_eq!(layout.keys_of_main(keys.main()), Some(keys.clone()));
             assert_eq!(layout.name_in_use(&format!("{}:s", keys.base)), Some(name));
-            assert_eq!(layout.name_in_use(&keys.fence()), None);
+            assert_eq!(layout.name_in_use(&format!("{}:f", keys.base)), None);
+            assert_eq!(keys.marker(), None);
         }
+        assert_eq!(layout.name_in_use(layout.fence()), None);
         assert_eq!(layout.name_in_use("other:{a}"), None);
         assert_eq!(layout.keys_of_main("other:{a}"), None);
     }
@@ -140,7 +150,7 @@ mod tests {
         let layout = Layout::new("tenure", true);
         let keys = layout.keys(&LockName::new("{job} 1").unwrap());
         assert_eq!(keys.main(), "{job} 1");
-        assert_eq!(keys.fence(), "tenure:{%7Bjob%7D 1}:f");
+        assert_eq!(keys.marker().as_deref(), Some("tenure:{%7Bjob%7D 1}:f"));
         assert_eq!(layout.keys_of_main("{job} 1"), Some(keys));
     }
 

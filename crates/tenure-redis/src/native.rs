@@ -11,18 +11,17 @@ use std::time::Duration;
 
 use redis::{Cmd, Value};
 use tenure_core::{
-    Answer, Attempt, Busy, Claim, Eviction, FencingToken, Holder, Line, LockName, LockState, Mode,
-    RefusalKind, Released, Renewal, StoreError, Wake, Why,
+    Answer, Attempt, Busy, Claim, Eviction, FencingToken, Holder, Line, LockName, LockState, RefusalKind,
+    Released, Renewal, StoreError, Wake, Why,
 };
 
 use crate::backend::{Inner, millis, value_of};
-use crate::reply::{EVICTED, garbled, text, unsigned, who};
-use crate::server::Native;
+use crate::reply::{EVICTED, alone, garbled, score, text, unsigned};
+use crate::scripts::{FENCE, LAYOUT};
+use crate::server::{Native, micros};
 
 /// How often a waiter looks, about.
 const POLL: Duration = Duration::from_millis(50);
-/// How long a fence outlives its last use: the longest ttl, and a day.
-const FENCE_SECONDS: u64 = 72 * 60 * 60;
 
 fn words(words: &[&str]) -> Cmd {
     let mut command = Cmd::with_capacity(words.len(), 200);
@@ -44,31 +43,35 @@ pub(crate) async fn attempt(
     }
     let (keys, value, ttl) =
         (inner.layout.keys(&claim.name), value_of(claim), millis(claim.ttl.get()).to_string());
-    let fence = keys.fence();
-    let (main, fence) = (keys.main(), fence.as_str());
+    let (main, fence, marker) = (keys.main(), inner.layout.fence(), keys.marker());
+    let fence_ms = FENCE.as_millis().to_string();
     // Taken before anything is sent: the grant counts from here.
     let since = inner.clock.now();
     let floor = inner.seen.load(Ordering::Relaxed);
     let transaction = |store_micros: u64| {
         let start = store_micros.max(floor).to_string();
-        vec![
+        let mut steps = vec![
             words(&["MULTI"]),
-            words(&["SET", fence, &start, "NX"]),
-            words(&["INCR", fence]),
-            words(&["EXPIRE", fence, &FENCE_SECONDS.to_string()]),
+            words(&["ZADD", fence, "GT", &start, LAYOUT]),
+            words(&["ZINCRBY", fence, "1", LAYOUT]),
+            words(&["PEXPIRE", fence, &fence_ms]),
             words(&["SET", main, &value, "NX", "PX", &ttl]),
             words(&["SET", main, &value, "IFEQ", &value, "PX", &ttl]),
             words(&["GET", main]),
             words(&["PTTL", main]),
-            words(&["EXEC"]),
-        ]
+        ];
+        if let Some(marker) = &marker {
+            steps.push(words(&["SET", marker, "", "PX", &fence_ms]));
+        }
+        steps.push(words(&["EXEC"]));
+        steps
     };
     let mut steps = inner.supervisor.ask_all(transaction).await?;
     let Some(Value::Array(results)) = steps.pop() else { return Err(garbled("no transaction")) };
-    let [_, token, _, taken, _, holder, left] = results.as_slice() else {
+    let [_, token, _, taken, _, holder, left, ..] = results.as_slice() else {
         return Err(garbled("not seven results"));
     };
-    let token = unsigned(token).map(FencingToken::new).ok_or_else(|| garbled("no token"))?;
+    let token = score(token).map(FencingToken::new).ok_or_else(|| garbled("no token"))?;
     let held_by = text(holder).unwrap_or_default();
     if held_by == value {
         // Taken now, or before: then with the number that we still know, or that nobody ever saw.
@@ -79,20 +82,10 @@ pub(crate) async fn attempt(
         let (news, _) = inner.listen(claim.id);
         return Ok(Attempt::Granted(inner.grant(claim, token, claim.ttl.get(), since, news)));
     }
-    let (label, fingerprint, evicted) = who(held_by);
     let jitter = 0.5 + inner.supervisor.config.seams.entropy.fraction();
     let expires_in = unsigned(left).map(Duration::from_millis);
     let at_latest = POLL.mul_f64(jitter).min(expires_in.unwrap_or(POLL) + Duration::from_millis(1));
-    let holder = (!held_by.is_empty()).then_some(Holder {
-        label,
-        fingerprint,
-        token: None,
-        mode: Some(Mode::Exclusive),
-        held_for: None,
-        expires_in,
-        reason: None,
-        evicted,
-    });
+    let holder = alone(held_by, unsigned(left), 0).map(|holder| Holder { held_for: None, ..holder });
     Ok(Attempt::Busy(Busy { holder, ahead: None, wake: Wake { at_latest, signal: None } }))
 }
 
@@ -143,26 +136,13 @@ pub(crate) async fn release(inner: &Arc<Inner>, commands: Native, claim: &Claim)
 
 pub(crate) async fn inspect(inner: &Arc<Inner>, name: &LockName) -> Answer<LockState> {
     let keys = inner.layout.keys(name);
-    let fence = keys.fence();
-    let commands =
-        |_| vec![words(&["GET", keys.main()]), words(&["PTTL", keys.main()]), words(&["GET", &fence])];
+    let commands = |_| vec![words(&["TIME"]), words(&["GET", keys.main()]), words(&["PTTL", keys.main()])];
     let answers = inner.supervisor.ask_all(commands).await?;
-    let [value, left, fence] = answers.as_slice() else { return Err(garbled("not three answers")) };
+    let [time, value, left] = answers.as_slice() else { return Err(garbled("not three answers")) };
+    let now = micros(time).ok_or_else(|| garbled("no time"))? / 1000;
     let mut state = LockState::free(name.clone());
-    state.token = text(fence).and_then(|token| token.parse().ok()).map(FencingToken::new);
-    if let Some(value) = text(value) {
-        let (label, fingerprint, evicted) = who(value);
-        state.holders.push(Holder {
-            label,
-            fingerprint,
-            token: None,
-            mode: Some(Mode::Exclusive),
-            held_for: None,
-            expires_in: unsigned(left).map(Duration::from_millis),
-            reason: None,
-            evicted,
-        });
-    }
+    state.holders.extend(text(value).and_then(|value| alone(value, unsigned(left), now)));
+    state.token = state.holders.iter().filter_map(|holder| holder.token).max();
     Ok(state)
 }
 

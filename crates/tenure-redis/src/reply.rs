@@ -13,6 +13,14 @@ use crate::error;
 /// What stands before the value of a holder that was evicted. No label contains a line break.
 pub(crate) const EVICTED: &str = "evicted\n";
 
+/// Said of a reply that belongs to another request.
+const OUT_OF_STEP: &str = "it is not to this request";
+
+/// Whether an error says that replies and requests do not go together any more.
+pub(crate) fn is_out_of_step(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unknown(text) if text.contains(OUT_OF_STEP))
+}
+
 /// The answers of a script to each of its items, and the store's time in µs; zero if it did not look.
 pub(crate) struct Answers {
     pub(crate) store_micros: u64,
@@ -20,12 +28,24 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
+    /// Reads the reply to a request that was to be carried out until `asked`, if it said so.
+    ///
     /// # Errors
-    /// Refused if the request came too late, unknown if the reply is none of ours.
-    pub(crate) fn parse(reply: Value) -> Answer<Self> {
+    /// Refused if the request came too late, unknown if the reply is none of ours, or not to this request.
+    pub(crate) fn parse(reply: Value, asked: Option<u64>) -> Answer<Self> {
+        if reply == Value::Int(1) {
+            let freed = Value::SimpleString("H".into());
+            return Ok(Self { store_micros: 0, items: vec![freed].into_iter() });
+        }
         let Value::Array(items) = reply else { return Err(garbled("no list")) };
         let mut items = items.into_iter();
         let store_micros = items.next().as_ref().and_then(unsigned).ok_or_else(|| garbled("no time"))?;
+        if let Some(asked) = asked {
+            let answered = items.next();
+            if answered.as_ref().and_then(text).and_then(|until| until.parse().ok()) != Some(asked) {
+                return Err(garbled(OUT_OF_STEP));
+            }
+        }
         if items.as_slice().len() == 1 && text(&items.as_slice()[0]) == Some("L") {
             return Err(StoreError::refused(
                 RefusalKind::Unavailable,
@@ -154,31 +174,14 @@ fn parts(value: &str) -> Option<(Label, ClaimId)> {
 /// Reads the answer of the inspect script.
 pub(crate) fn lock_state(name: LockName, reply: Value) -> Answer<LockState> {
     let Value::Array(fields) = reply else { return Err(garbled("no state")) };
-    let [time, value, expires_in, fence, record, held, waiting] = fields.as_slice() else {
-        return Err(garbled("not seven fields"));
+    let [time, value, expires_in, record, held, waiting] = fields.as_slice() else {
+        return Err(garbled("not six fields"));
     };
     let now_micros = unsigned(time).ok_or_else(|| garbled("no time"))?;
     let now = now_micros / 1000;
     let mut state = LockState::free(name);
-    let fence: Vec<&str> = text(fence).unwrap_or_default().splitn(7, '\n').collect();
-    let number = |i: usize| fence.get(i).and_then(|number| number.parse::<u64>().ok());
-    state.token = number(0).map(FencingToken::new);
-    if let Some(value) = text(value).filter(|value| !value.is_empty()) {
-        let (label, fingerprint, evicted) = who(value);
-        let is_ours = fence.get(2).is_some_and(|id| !id.is_empty() && value.ends_with(id));
-        let ours = |i: usize| is_ours.then(|| fence.get(i).copied()).flatten();
-        state.holders.push(Holder {
-            label,
-            fingerprint,
-            token: state.token.filter(|_| is_ours),
-            mode: ours(3).and_then(mode_of).or(Some(Mode::Exclusive)),
-            held_for: number(4)
-                .filter(|_| is_ours)
-                .map(|since| Duration::from_millis(now.saturating_sub(since))),
-            expires_in: unsigned(expires_in).map(Duration::from_millis),
-            reason: ours(6).and_then(|reason| reason_of(reason).0),
-            evicted,
-        });
+    if let Some(holder) = text(value).and_then(|value| alone(value, unsigned(expires_in), now)) {
+        state.holders.push(holder);
     }
     for entry in strings(held).chunks_exact(3) {
         let [id, expires, claim] = entry else { continue };
@@ -200,6 +203,7 @@ pub(crate) fn lock_state(name: LockName, reply: Value) -> Answer<LockState> {
         }
     }
     state.holders.sort_by_key(|holder| holder.token);
+    state.token = state.holders.iter().filter_map(|holder| holder.token).max();
     for entry in strings(waiting).chunks_exact(3) {
         let [id, place, claim] = entry else { continue };
         let claim: Vec<&str> = claim.splitn(10, '\n').collect();
@@ -218,6 +222,30 @@ pub(crate) fn lock_state(name: LockName, reply: Value) -> Answer<LockState> {
     }
     state.settled_for = unsigned(record).map(Duration::from_millis);
     Ok(state)
+}
+
+/// Who holds alone, by what the main key holds; it expires in `left` ms.
+pub(crate) fn alone(value: &str, left: Option<u64>, now: u64) -> Option<Holder> {
+    if value.is_empty() {
+        return None;
+    }
+    let (own, evicted) = match value.strip_prefix(EVICTED) {
+        Some(own) => (own, true),
+        None => (value, false),
+    };
+    let fields: Vec<&str> = own.splitn(6, '\n').collect();
+    let number = |i: usize| fields.get(i).and_then(|number| number.parse::<u64>().ok());
+    let (label, fingerprint, _) = who(if fields.len() == 6 { fields[0] } else { own });
+    Some(Holder {
+        label,
+        fingerprint,
+        token: number(3).filter(|token| *token > 0).map(FencingToken::new),
+        mode: fields.get(1).copied().and_then(mode_of).or(Some(Mode::Exclusive)),
+        held_for: number(2).map(|since| Duration::from_millis(now.saturating_sub(since))),
+        expires_in: left.map(Duration::from_millis),
+        reason: fields.get(5).and_then(|reason| reason_of(reason).0),
+        evicted,
+    })
 }
 
 /// The last field of an entry: the reason, and whether an operator took the claim away.
@@ -265,6 +293,15 @@ pub(crate) fn signed(value: &Value) -> Option<i64> {
 
 pub(crate) fn unsigned(value: &Value) -> Option<u64> {
     signed(value).and_then(|number| u64::try_from(number).ok())
+}
+
+/// A whole number that is the score of a sorted set.
+pub(crate) fn score(value: &Value) -> Option<u64> {
+    match value {
+        // Below 2^53, so exact.
+        Value::Double(number) if *number >= 0.0 => Some(*number as u64),
+        _ => unsigned(value).or_else(|| text(value)?.parse().ok()),
+    }
 }
 
 pub(crate) fn garbled(what: &str) -> StoreError {

@@ -8,10 +8,14 @@ const LINE: &str = include_str!("scripts/line.lua");
 
 /// How long a waiter that nobody listened for keeps its place, at the most.
 const PASSED_OVER: Duration = Duration::from_secs(10);
-/// How long the fence of a lock lives after a grant: longer than any ttl, and a day after it, with a day to spare.
-const FENCE: Duration = Duration::from_secs(72 * 60 * 60);
+/// How long the fence lives after a grant: longer than any ttl, and a day after it, with a day to spare.
+pub(crate) const FENCE: Duration = Duration::from_secs(72 * 60 * 60);
 /// Below this, a renewal lets the fence live longer: the longest ttl, and a day.
 const FENCE_MIN: Duration = Duration::from_secs(48 * 60 * 60);
+
+/// How the keys of a lock are laid out, by number. It is the name of the fence's one member: who finds another there must
+/// not touch the locks.
+pub(crate) const LAYOUT: &str = "2";
 
 /// A script, and the hash it is called by.
 #[derive(Debug)]
@@ -43,6 +47,7 @@ impl Scripts {
                 .replace("@TOMBSTONE_MS@", &ms(rules.tombstone_ttl))
                 .replace("@WAITERS_MAX@", &rules.waiters_max.to_string())
                 .replace("@SKIP_MS@", &ms(PASSED_OVER.min(rules.line_ttl)))
+                .replace("@LAYOUT@", LAYOUT)
                 .replace("@FENCE_MS@", &ms(FENCE))
                 .replace("@FENCE_MIN_MS@", &ms(FENCE_MIN));
             let hash = redis::Script::new(&code).get_hash().to_owned();

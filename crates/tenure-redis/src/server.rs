@@ -134,7 +134,8 @@ fn is_unknown(problem: &redis::RedisError) -> bool {
     error::describe(problem).contains("unknown")
 }
 
-fn micros(time: &Value) -> Option<u64> {
+/// What `TIME` answers, in µs.
+pub(crate) fn micros(time: &Value) -> Option<u64> {
     let (seconds, micros): (u64, u64) = redis::from_redis_value_ref(time).ok()?;
     Some(seconds * 1_000_000 + micros)
 }

@@ -7,7 +7,7 @@
 //! that doubles, with jitter, so that a thousand clients do not come back at the same moment.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use crate::config::RedisConfig;
 use crate::error;
 use crate::pushes::{Orphan, Pushes};
+use crate::reply::{Answers, is_out_of_step};
 use crate::scripts::{Script, Scripts};
 use crate::server::{self, Server};
 
@@ -64,6 +65,10 @@ pub(crate) struct Live {
     store_ahead: AtomicI64,
     /// Whether pushes reach this process.
     pub(crate) is_subscribed: bool,
+    /// The newest name of a request: see [`Supervisor::latest`].
+    named: AtomicU64,
+    /// When the fence was last told to live on, by our clock in ns.
+    fence_kept: AtomicU64,
 }
 
 /// An answer, and the exchange it came from.
@@ -98,10 +103,27 @@ impl Supervisor {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The store's moment, in µs, after which a request that is sent now must not be carried out any more.
+    /// The store's moment, in µs, after which a request that is sent now must not be carried out any more. Never the
+    /// same twice on one connection: it names the request, and its answer repeats it.
     pub(crate) fn latest(&self, live: &Live) -> u64 {
         let late = u64::try_from((self.config.timeout + LATE_BY).as_micros()).unwrap_or(u64::MAX);
-        self.store_time(live).saturating_add(late)
+        let latest = self.store_time(live).saturating_add(late);
+        let before = live.named.fetch_max(latest, Ordering::Relaxed);
+        if before < latest { latest } else { live.named.fetch_add(1, Ordering::Relaxed) + 1 }
+    }
+
+    /// Reads the answers of a script. Replies that do not go with the requests end the connection: a middlebox may have
+    /// delivered something twice.
+    pub(crate) fn read(&self, reply: &mut Reply, asked: Option<u64>) -> Result<Answers, StoreError> {
+        let answers = Answers::parse(std::mem::replace(&mut reply.value, Value::Nil), asked);
+        match &answers {
+            Ok(answers) if answers.store_micros > 0 => {
+                reply.live.note_time(reply.sent, answers.store_micros);
+            }
+            Err(error) if is_out_of_step(error) => self.retire(&reply.live.is_retired),
+            _ => {}
+        }
+        answers
     }
 
     /// The store's time now in µs, or a little more.
@@ -198,11 +220,6 @@ impl Supervisor {
             self.retire(&live.is_retired);
         }
         error::after_sending(problem)
-    }
-
-    /// Notes the store's clock as of an answer.
-    pub(crate) fn note_time(&self, reply: &Reply, store_micros: u64) {
-        reply.live.note_time(reply.sent, store_micros);
     }
 
     /// The connection in use, or a new one.
@@ -343,6 +360,8 @@ impl Supervisor {
             is_retired,
             store_ahead: AtomicI64::new(0),
             is_subscribed: subscribed.is_ok(),
+            named: AtomicU64::new(0),
+            fence_kept: AtomicU64::new(0),
         };
         live.note_time(sent, store_micros);
         Ok(Ok(Arc::new(live)))
@@ -387,6 +406,17 @@ fn is_without_resp3(error: &redis::RedisError) -> bool {
 }
 
 impl Live {
+    /// Whether it is time to let the fence live on: with the first request of a connection, and every hour.
+    pub(crate) fn is_fence_due(&self, now: BootInstant) -> bool {
+        const HOUR_NANOS: u64 = 3_600_000_000_000;
+        let last = self.fence_kept.load(Ordering::Relaxed);
+        let is_due = last == 0 || now.as_nanos().saturating_sub(last) > HOUR_NANOS;
+        if is_due {
+            self.fence_kept.store(now.as_nanos(), Ordering::Relaxed);
+        }
+        is_due
+    }
+
     fn note_time(&self, sent: BootInstant, store_micros: u64) {
         let ours = i64::try_from(sent.as_nanos() / 1000).unwrap_or(i64::MAX);
         let ahead = i64::try_from(store_micros).unwrap_or(i64::MAX) - ours;

@@ -5,13 +5,14 @@ mod common;
 use std::time::Duration;
 
 use common::{QUICK, ask, beside, claim, connect, leftovers};
-use tenure_core::{Attempt, Backend, Line, Locks, Mode, RefusalKind, Released, StoreError, Trail};
+use futures_util::future::join_all;
+use tenure_core::{Attempt, Backend, Line, LockName, Locks, Mode, RefusalKind, Released, StoreError, Trail};
 use tenure_redis::{Redis, RedisConfig};
 use tenure_testkit::servers::{Kind, Server, free_port};
 
 /// The rule of `docs/backends/redis.md`, word for word.
 const RULE: &str = "~tenure:* resetchannels &tenure:push:* -@all +hello +auth +select +ping +time +info \
-    +subscribe +publish +eval +evalsha +script|load +exists +get +set +del +pttl +pexpireat \
+    +subscribe +publish +eval +evalsha +script|load +exists +get +mget +set +del +pttl +pexpireat \
     +zadd +zrem +zcard +zrange +zrangebyscore +zrank +zscore +hset +hget +hdel +hlen +hkeys +scan";
 
 async fn with_rule(server: &Server, user: &str, rule: &str) -> String {
@@ -41,6 +42,16 @@ async fn everything_works(url: &str) {
     let permits = first.lock("permits").permits(2, 3).acquire().await.unwrap();
     assert!(second.lock("permits").permits(2, 3).try_acquire().await.unwrap().is_none());
     drop((readers, permits));
+    // Many at once travel together, which takes other commands.
+    let many: Vec<LockName> = (0..200).map(|i| LockName::new(format!("many/{i}")).unwrap()).collect();
+    let guards =
+        join_all(many.iter().map(|name| first.lock(name).ttl(Duration::from_secs(1)).acquire())).await;
+    let guards: Vec<_> = guards.into_iter().map(Result::unwrap).collect();
+    tokio::time::sleep(Duration::from_millis(1200)).await;
+    assert!(guards.iter().all(|guard| guard.lease().is_held()), "they are renewed");
+    for released in join_all(guards.into_iter().map(tenure_core::Guard::release)).await {
+        released.unwrap();
+    }
     let backend = connect(url, QUICK).await;
     let once = claim("once", Mode::Once, Duration::from_secs(5));
     assert!(matches!(backend.attempt(&once, Line::Join).await, Ok(Attempt::Granted(_))));

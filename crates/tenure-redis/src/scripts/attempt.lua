@@ -1,11 +1,12 @@
 -- One step of claims towards holding their locks.
 --
--- KEYS  per claim its main key; where that is not also the base of the other keys, the base after it
--- ARGV  run id of the server, channel of this process, highest token seen, until (store µs);
+-- KEYS  the fence; then per claim its main key, and where that is not also the base of the other keys, the base after it
+-- ARGV  run id of the server, channel of this process, highest token seen, with + before it now and then: let the fence
+--       live on; until (store µs);
 --       then per claim four: value (label#id), mode, ttl in ms, reason
 --       mode: x exclusive, s shared, p:N:OF permits, o once; in capitals: pass by, never stay in line;
 --       with =ID at its end: take over the grant of that claim, or nothing
--- Reply {store µs, answer...}, or {store µs, 'L'} for all of them if the request came too late
+-- Reply {store µs, until, answer...}, or {store µs, until, 'L'} for all of them if the request came too late
 --       answer: token of a grant with the whole ttl · {'S', outcome} · {'R', kind, text} · {'E', error}
 --       · {'B', ahead or -1, look again in ms, and of a holder: value, expires in ms, token, mode, held for ms, reason}
 --
@@ -16,48 +17,98 @@
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now = (now_us - now_us % 1000) / 1000
-local run_id, channel, floor = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local fence, run_id, channel, floor = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
 if now_us > tonumber(ARGV[4]) then
-  return {now_us, 'L'}
+  return {now_us, ARGV[4], 'L'}
 end
-local first_token = now_us > floor and now_us or floor + 1
-local stride = #KEYS / ((#ARGV - 4) / 4)
-local slow
-local replies = {now_us}
--- The same for all of them, unless a fence is ahead of the clock. Written once: to format a number costs as much as to
--- look up a key.
-local number = string.format('%d', first_token)
-local digits = #number
-local after_id = string.format('\nx\n%d\n%s\n', now, channel)
-local sub, type, call = string.sub, type, redis.call
-for i = 1, (#ARGV - 4) / 4 do
-  local a = 4 * i
-  local main, base, value, mode = KEYS[stride * (i - 1) + 1], KEYS[stride * i], ARGV[a + 1], ARGV[a + 2]
-  if (mode == 'x' or mode == 'X') and call('EXISTS', main, base .. ':c', base .. ':t') == 0 then
-    local f, token = base .. ':f', first_token
-    local fence = '\n1\n' .. sub(value, -32) .. after_id .. ARGV[a + 4]
-    local last = redis.pcall('SET', f, number .. fence, 'GET', 'PX', '@FENCE_MS@')
-    local answer
-    if type(last) == 'table' then
-      answer = {'E', last.err}
-    -- Numbers of as many digits compare as texts do.
-    elseif last and (sub(last, digits + 1, digits + 3) ~= '\n1\n' or sub(last, 1, digits) >= number) then
-      local known, layout = string.match(last, '^(%d+)\n(%d+)')
-      known = tonumber(known)
-      if layout ~= '1' then
-        call('SET', f, last, 'PX', '@FENCE_MS@')
-        answer = {'R', 'layout', layout or '?'}
-      elseif known >= token then
-        token = known + 1
-        local ahead = math.ceil((token - now_us) / 1000)
-        call('SET', f, string.format('%d', token) .. fence, 'PXAT', now + @FENCE_MS@ + ahead)
+local count = (#ARGV - 4) / 4
+local stride = (#KEYS - 1) / count
+local replies, slow, from = {now_us, ARGV[4]}, nil, 1
+local sub, match, format, call, pcall_ = string.sub, string.match, string.format, redis.call, redis.pcall
+
+-- The usual cases, written out: a free lock, and a place in the line behind one that holds alone. Whatever is not so
+-- is left to the general way below, and nothing has changed by then.
+local are_free
+if stride > 1 then
+  slow = {}
+  for i = 1, count do
+    slow[i] = i
+  end
+  from = count + 1
+elseif count == 1 then
+  are_free = call('EXISTS', KEYS[2], KEYS[2] .. ':c', KEYS[2] .. ':t') == 0
+else
+  local looked_at = {}
+  for i = 1, count do
+    local main = KEYS[i + 1]
+    looked_at[3 * i - 2], looked_at[3 * i - 1], looked_at[3 * i] = main, main .. ':c', main .. ':t'
+  end
+  are_free = call('EXISTS', unpack(looked_at)) == 0
+end
+-- One token for all that are granted at once, each of them another lock; and what stands after the value.
+local token, after
+for i = from, count do
+  local a, main = 4 * i, KEYS[i + 1]
+  local value, mode = ARGV[a + 1], ARGV[a + 2]
+  local answer
+  if (mode == 'x' or mode == 'X') and (are_free or call('EXISTS', main, main .. ':c', main .. ':t') == 0) then
+    if not token then
+      token = now_us > floor and now_us or floor + 1
+      local number = format('%d', token)
+      local is_higher = pcall_('ZADD', fence, 'GT', 'CH', number, '@LAYOUT@')
+      if type(is_higher) == 'table' then
+        token, answer = nil, {'E', is_higher.err}
+      else
+        if is_higher == 0 then
+          number = call('ZINCRBY', fence, '1', '@LAYOUT@')
+          token = tonumber(number)
+        end
+        if string.byte(ARGV[3]) == 43 then
+          call('PEXPIREAT', fence, format('%d', now + @FENCE_MS@))
+        end
+        after = format('\nx\n%d\n', now) .. number .. '\n' .. channel .. '\n'
       end
     end
-    if not answer then
-      call('SET', main, value, 'PX', ARGV[a + 3])
+    -- Two of them may want the same lock.
+    if token and call('SET', main, value .. after .. ARGV[a + 4], 'NX', 'PX', ARGV[a + 3]) then
       answer = token
     end
-    replies[i + 1] = answer
+  elseif mode == 'x' and channel ~= '' and now_us % 16 > 0 then
+    local c, id, text = main .. ':c', sub(value, -32), pcall_('GET', main)
+    local holder, since, number, reason
+    if type(text) == 'string' then
+      holder, since, number, reason = match(text, '^([^\n]*)\nx\n(%d+)\n(%d+)\n[^\n]*\n([^\n]*)$')
+    end
+    if holder and holder ~= value and pcall_('HGET', c, id) == false and call('EXISTS', main .. ':t') == 0 then
+      local q = main .. ':q'
+      local last = pcall_('ZRANGE', q, '-1', '-1', 'WITHSCORES')
+      local waiting = last.err and @WAITERS_MAX@ or call('ZCARD', q)
+      if waiting < @WAITERS_MAX@ then
+        local place = now_us
+        if last[2] and tonumber(last[2]) >= place then
+          place = last[2] + 1
+        end
+        call('HSET', c, id, format('w\n%d\n%d\n%s\nx\n1\n0\n%s\n%s\n%s', now + @LINE_TTL_MS@, place, ARGV[a + 3],
+          channel, sub(value, 1, -34), ARGV[a + 4]))
+        call('ZADD', q, format('%d', place), id)
+        -- Twice as long as needed, so that it is not needed every time.
+        if call('PTTL', q) < @LINE_TTL_MS@ then
+          local till = format('%d', now + 2 * @LINE_TTL_MS@)
+          call('PEXPIREAT', q, till)
+          if call('PTTL', c) < 2 * @LINE_TTL_MS@ then
+            call('PEXPIREAT', c, till)
+          end
+        end
+        local left, look = call('PTTL', main), math.floor(@LINE_TTL_MS@ / 3)
+        if left >= 0 and waiting < 3 and left + 2 + 50 * waiting < look then
+          look = left + 2 + 50 * waiting
+        end
+        answer = {'B', waiting, look, holder, left, tonumber(number), 'x', now - since, reason}
+      end
+    end
+  end
+  if answer then
+    replies[i + 2] = answer
   else
     slow = slow or {}
     slow[#slow + 1] = i
@@ -83,8 +134,7 @@ end
 -- What the lock is used as by those who hold it or wait for it. Fixed while there are any.
 local function live_shape()
   if held then
-    local last = fence()
-    return shape_of(last.id == string.sub(held, -32) and last.mode or 'x')
+    return shape_of(held.mode or 'x')
   end
   local holder = redis.call('ZRANGE', s, '0', '0')[1]
   if holder then
@@ -117,11 +167,8 @@ end
 -- Adds one holder to a busy answer, if there is any.
 local function show_holder(busy, left)
   if held then
-    local last = fence()
-    local is_ours = last.id == string.sub(held, -32)
-    busy[4], busy[5] = held, left
-    busy[6], busy[7] = is_ours and last.token or 0, is_ours and last.mode or ''
-    busy[8], busy[9] = is_ours and now - last.since or -1, is_ours and last.reason or ''
+    busy[4], busy[5] = (held.marked and MARK or '') .. held.value, left
+    busy[6], busy[7], busy[8], busy[9] = held.token, held.mode or '', held.since and now - held.since or -1, held.reason
     return
   end
   local id = redis.call('ZRANGE', s, '0', '0')[1]
@@ -135,14 +182,12 @@ end
 
 -- Puts a claim in the place of the one that holds, with its token. That one has ended then.
 local function succeed(before, id, value, kind, n, of, ttl, label, reason)
-  local last, known = fence(), claim_of(before)
+  local known = claim_of(before)
   local token
-  if held and string.sub(held, -32) == before and last.id == before and last.mode == kind and not last.said then
-    token = last.token
+  if held and held.id == before and held.mode == kind and not held.marked then
+    token = held.token > 0 and held.token or next_token()
     forget(id)
-    held = value
-    redis.call('SET', main, value, 'PXAT', whole(now + math.max(ttl, redis.call('PTTL', main))))
-    write_fence(token, string.format('\n%s\n%s\n%d\n%s\n%s', id, kind, last.since, channel, reason))
+    hold(value, kind, held.since, token, channel, reason, now + math.max(ttl, redis.call('PTTL', main)))
   elseif known and known.kind == 'h' and not known.said and known.mode == kind and known.n == n and known.of == of then
     token = known.number
     redis.call('HDEL', c, before)
@@ -173,19 +218,18 @@ local function attempt(value, mode, ttl, reason)
   if grave(id) then
     return {'R', 'ended', ''}
   end
-  if held == MARK .. value then
-    return {'R', 'ended', ''}
-  end
-  if held == value then
-    extend(main, now + ttl)
-    extend_fence()
-    local last = fence()
-    if last.id == id then
-      return last.token
+  if held and held.value == value then
+    if held.marked then
+      return {'R', 'ended', ''}
     end
-    -- The fence key was lost, not the lock: number the grant anew.
+    extend(main, now + ttl)
+    if held.token > 0 then
+      extend_fence()
+      return held.token
+    end
+    -- It was taken without a script, which notes no token: number the grant anew.
     local token = next_token()
-    write_fence(token, string.format('\n%s\n%s\n%d\n%s\n%s', id, kind, now, channel, reason))
+    hold(value, kind, held.since or now, token, channel, reason)
     return token
   end
   local known = claim_of(id)
@@ -265,8 +309,8 @@ local function attempt(value, mode, ttl, reason)
 end
 
 for _, i in ipairs(slow) do
-  begin(KEYS[stride * (i - 1) + 1], KEYS[stride * i])
+  begin(KEYS[stride * (i - 1) + 2], KEYS[stride * i + 1])
   local ok, answer = pcall(attempt, unpack(ARGV, 4 * i + 1, 4 * i + 4))
-  replies[i + 1] = ok and answer or failure(answer)
+  replies[i + 2] = ok and answer or failure(answer)
 end
 return replies

@@ -1,9 +1,9 @@
 -- Takes a lock away from its holders.
 --
--- KEYS  the main key; where that is not also the base of the other keys, the base after it
+-- KEYS  the fence; then the main key, and where that is not also the base of the other keys, the base after it
 -- ARGV  run id of the server, channel of this process, highest token seen, until (store µs);
 --       token of the one to evict or 0 for all, 1 to pass the lock on at once or 0, reason
--- Reply {store µs, how many}, {store µs, {'E', error}} or {store µs, 'L'} if the request came too late
+-- Reply {store µs, until, how many}, {store µs, until, {'E', error}} or {store µs, until, 'L'} if the request came too late
 --
 -- An evicted claim is marked and tombstoned with the reason, so that its renewals are refused, and its process is told.
 -- The lock passes on when the claim expires, or at once. What was said first stays said.
@@ -11,9 +11,9 @@
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now = math.floor(now_us / 1000)
-local run_id, floor = ARGV[1], tonumber(ARGV[3])
+local fence, run_id, floor = KEYS[1], ARGV[1], tonumber(ARGV[3])
 if now_us > tonumber(ARGV[4]) then
-  return {now_us, 'L'}
+  return {now_us, ARGV[4], 'L'}
 end
 
 -- @include line.lua
@@ -26,23 +26,19 @@ end
 local function evict(token, force, reason)
   local evicted = 0
   look()
-  local last = fence()
-  local is_marked = held and string.sub(held, 1, #MARK) == MARK
-  local id = held and string.sub(held, -32)
-  if held and (token == 0 or (last.id == id and last.token == token)) then
+  local last = held
+  if last and (token == 0 or last.token == token) then
     evicted = 1
     if force then
       redis.call('DEL', main)
-    elseif not is_marked then
-      redis.call('SET', main, MARK .. held, 'KEEPTTL')
+      held = false
+    elseif not last.marked then
+      local said = last.mode and '\n!' .. reason or ''
+      redis.call('SET', main, MARK .. last.text .. said, 'KEEPTTL')
     end
-    if last.id == id then
-      if not is_marked then
-        write_fence(last.token, last.text .. '\n!' .. reason)
-      end
-      tell(id, last.channel, reason)
+    if last.mode then
+      tell(last.id, last.channel, reason)
     end
-    held = not force and held
   end
   for _, id in ipairs(redis.call('ZRANGE', s, '0', '-1')) do
     local claim = claim_of(id)
@@ -62,6 +58,6 @@ local function evict(token, force, reason)
   return evicted
 end
 
-begin(KEYS[1], KEYS[#KEYS])
+begin(KEYS[2], KEYS[#KEYS])
 local ok, answer = pcall(evict, tonumber(ARGV[5]), ARGV[6] == '1', ARGV[7])
-return {now_us, ok and answer or failure(answer)}
+return {now_us, ARGV[4], ok and answer or failure(answer)}

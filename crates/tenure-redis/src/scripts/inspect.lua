@@ -1,15 +1,15 @@
 -- Who holds a lock and who waits, as of now. Changes nothing.
 --
--- KEYS  the main key; where that is not also the base of the other keys, the base after it
+-- KEYS  the fence; then the main key, and where that is not also the base of the other keys, the base after it
 -- ARGV  none
--- Reply {store µs, value, expires in ms, fence, record expires in ms, {id, expires (ms), entry...} of the other
+-- Reply {store µs, what the main key holds, expires in ms, record expires in ms, {id, expires (ms), entry...} of the other
 --       holders, {id, place (µs), entry...} of those who wait}
 --
 -- The entries are as line.lua says; what has expired is left to the reader to leave out.
 
 local time = redis.call('TIME')
-local main, base = KEYS[1], KEYS[#KEYS]
-local c, f, s, q, d = base .. ':c', base .. ':f', base .. ':s', base .. ':q', base .. ':d'
+local main, base = KEYS[2], KEYS[#KEYS]
+local c, s, q, d = base .. ':c', base .. ':s', base .. ':q', base .. ':d'
 
 local function entries(key)
   local list, all = redis.call('ZRANGE', key, '0', '-1', 'WITHSCORES'), {}
@@ -20,6 +20,6 @@ local function entries(key)
 end
 
 return {
-  time[1] * 1000000 + time[2], redis.call('GET', main) or '', redis.call('PTTL', main), redis.call('GET', f) or '',
+  time[1] * 1000000 + time[2], redis.call('GET', main) or '', redis.call('PTTL', main),
   redis.call('PTTL', d), entries(s), entries(q)
 }

@@ -1,32 +1,39 @@
 -- The line of one lock: what attempt, renew, release, settle and evict have in common. Included, never run alone.
 --
--- Expects `now_us` and `now` (ms) to be read from TIME, and `run_id` and `floor` to be set. The keys of a lock are its
--- main key, and its base with these after it:
+-- Expects `now_us` and `now` (ms) to be read from TIME, and `run_id`, `floor` and `fence` to be set. The keys of a lock
+-- are its main key, and its base with these after it:
 --
--- main  label#id of the one holder that holds alone; MARK before it: evicted, and waiting to expire. Expires with it.
+-- main  of the one holder that holds alone, one field a line: label#id, mode, since (ms), token, channel, reason; if it
+--       was evicted, '!' and what was said, and MARK before all of it. Expires with the grant. Of a client that is not
+--       tenure, or that may run no scripts: whatever it wrote.
 -- :c    hash by id of those in :s and :q, one field a line: kind, expires (ms), number, time, mode, n, of, channel,
---       label, reason; if it was evicted, '!' and what was said. Kind w waits: number is its place, time its ttl. Kind k: the same, passed over because nobody
---       listened, not in :q. Kind h holds: number is its token, time since when (ms); it expires as :s says.
+--       label, reason; if it was evicted, '!' and what was said. Kind w waits: number is its place, time its ttl. Kind k:
+--       the same, passed over because nobody listened, not in :q. Kind h holds: number is its token, time since when
+--       (ms); it expires as :s says.
 -- :t    hash by id of ended claims: until (ms); if it was evicted, a line break and what the operator said
--- :f    last token, layout 1, and of the last claim that got the lock alone: id, mode, since (ms), channel, reason;
---       if it was evicted, '!' and what was said
 -- :s    sorted set of the ids of all other holders, by the moment (ms) they expire
 -- :q    sorted set of the waiting ids, by place: the µs of joining, made unique
 -- :d    id of the claim that settled, a line break, the outcome. Expires with it.
+-- :f    only where the main key is not the base: there was a grant. Keeps a lock that somebody else names in the list.
 --
--- What expires at ms x is alive at x and dead at x + 1, as Redis' own keys are.
+-- The fence is one key for all locks: a sorted set of one member, named after this layout, with the last token as its
+-- score, so that one ZADD GT both raises it to the clock and tells whether it was below.
+--
+-- Where neither main nor :c nor :t is, there is nothing that an attempt must heed but :d. What expires at ms x is alive at x and dead at x + 1, as
+-- Redis' own keys are.
 
 -- No label contains a line break.
 local MARK = 'evicted\n'
 
-local main, c, t, f, s, q, d
-local held, waiting, fence_record, last_token, taken
+local main, c, t, s, q, d, f
+local held, waiting, taken
 -- Channels that nobody listens to, found out in this run.
 local deaf = {}
 
 local function begin(main_key, base)
-  main, c, t, f, s, q, d = main_key, base .. ':c', base .. ':t', base .. ':f', base .. ':s', base .. ':q', base .. ':d'
-  held, waiting, fence_record, last_token, taken = false, 0, nil, nil, nil
+  main, c, t, s, q, d = main_key, base .. ':c', base .. ':t', base .. ':s', base .. ':q', base .. ':d'
+  f = main_key ~= base and base .. ':f'
+  held, waiting, taken = false, 0, nil
 end
 
 -- A whole number as text. Redis would write it as a fraction first, which takes longer than most commands.
@@ -90,36 +97,46 @@ end
 
 -- The fence outlives every grant it numbered by a day, whatever the ttl and however often renewed.
 local function extend_fence()
-  if redis.call('PTTL', f) < @FENCE_MIN_MS@ then
-    redis.call('PEXPIREAT', f, whole(now + @FENCE_MS@))
+  if redis.call('PTTL', fence) < @FENCE_MIN_MS@ then
+    redis.call('PEXPIREAT', fence, whole(now + @FENCE_MS@))
   end
 end
 
-local function fence()
-  if not fence_record then
-    local token, layout, rest = string.match(redis.call('GET', f) or '0\n1', '^(%d+)\n(%d+)(.*)$')
-    if layout ~= '1' then
-      error({err = 'LAYOUT ' .. (layout or '?')})
-    end
-    local id, mode, since, channel, reason, said =
-      string.match(rest, '^\n(%x+)\n(%a)\n(%d+)\n([^\n]*)\n([^\n]*)(.*)$')
-    fence_record = {
-      token = tonumber(token), id = id, mode = mode, since = tonumber(since), channel = channel, reason = reason,
-      said = said and said_in(said), text = rest
-    }
-  end
-  return fence_record
-end
-
+-- A token above all others, the clock, and whatever the client has seen.
 local function next_token()
-  last_token = math.max((last_token or fence().token) + 1, now_us, floor + 1)
-  return last_token
+  local token = math.max(now_us, floor + 1)
+  if redis.call('ZADD', fence, 'GT', 'CH', whole(token), '@LAYOUT@') == 0 then
+    token = tonumber(redis.call('ZINCRBY', fence, '1', '@LAYOUT@'))
+  end
+  extend_fence()
+  return token
 end
 
-local function write_fence(token, of_one)
-  local ahead = math.max(0, math.ceil((token - now_us) / 1000))
-  redis.call('SET', f, string.format('%d\n1', token) .. of_one, 'PXAT', whole(now + @FENCE_MS@ + ahead))
-  fence_record = nil
+-- Takes apart what the main key holds.
+local function holder_in(text)
+  local marked = string.sub(text, 1, #MARK) == MARK
+  local own = marked and string.sub(text, #MARK + 1) or text
+  local value, mode, since, token, channel, reason, rest =
+    string.match(own, '^([^\n]*)\n(%a)\n(%d+)\n(%d+)\n([^\n]*)\n([^\n]*)(.*)$')
+  return {
+    value = value or own, id = string.sub(value or own, -32), mode = mode, since = tonumber(since),
+    token = tonumber(token or 0), channel = channel or '', reason = reason or '', said = rest and said_in(rest),
+    marked = marked, text = text
+  }
+end
+
+-- Writes who holds alone. Lives until `expires`, or as long as what it replaces.
+local function hold(value, mode, since, token, channel, reason, expires)
+  local text = string.format('%s\n%s\n%d\n%d\n%s\n%s', value, mode, since, token, channel, reason)
+  if expires then
+    redis.call('SET', main, text, 'PXAT', whole(expires))
+  else
+    redis.call('SET', main, text, 'KEEPTTL')
+  end
+  if f then
+    redis.call('SET', f, whole(token), 'PX', '@FENCE_MS@')
+  end
+  held = holder_in(text)
 end
 
 -- Makes `claim` a holder. The first write removes something, so that a full store cannot stop it half-way.
@@ -128,11 +145,8 @@ local function grant(id, claim, ttl, token)
   redis.call('HDEL', c, id)
   local expires = now + ttl
   if claim.mode == 'x' or claim.mode == 'o' then
-    held = claim.label .. '#' .. id
-    write_fence(token, string.format('\n%s\n%s\n%d\n%s\n%s', id, claim.mode, now, claim.channel, claim.reason))
-    redis.call('SET', main, held, 'PXAT', whole(expires))
+    hold(claim.label .. '#' .. id, claim.mode, now, token, claim.channel, claim.reason, expires)
   else
-    write_fence(token, '')
     write_claim(id, {
       kind = 'h', expires = expires, number = token, time = now, mode = claim.mode, n = claim.n, of = claim.of,
       channel = claim.channel, label = claim.label, reason = claim.reason
@@ -239,12 +253,13 @@ local function sweep()
   return redis.call('ZCARD', q)
 end
 
--- Looks who holds the lock alone, how many wait, and what the last token is; forgets the other holders that have
--- expired. Reads before anything is written: a key of a foreign type is found out while nothing has changed.
+-- Looks who holds the lock alone and how many wait; forgets the other holders that have expired. Reads before anything
+-- is written: a key of a foreign type is found out while nothing has changed.
 local function look()
-  held = redis.call('GET', main)
+  local text = redis.call('GET', main)
+  held = text and holder_in(text)
   waiting = redis.call('ZCARD', q)
-  fence()
+  redis.call('ZSCORE', fence, '@LAYOUT@')
   if not held then
     local gone = redis.call('ZRANGEBYSCORE', s, '-inf', '(' .. now)
     if #gone > 0 then

@@ -1,9 +1,9 @@
 -- Ends a do-once with its result.
 --
--- KEYS  the main key; where that is not also the base of the other keys, the base after it
+-- KEYS  the fence; then the main key, and where that is not also the base of the other keys, the base after it
 -- ARGV  run id of the server, channel of this process, highest token seen, until (store µs);
 --       value (label#id), outcome, how long to keep it in ms
--- Reply {store µs, answer}; answer: 1 recorded · 0 not held · {'E', error} · 'L' too late
+-- Reply {store µs, until, answer}; answer: 1 recorded · 0 not held · {'E', error} · 'L' too late
 --
 -- Only the claim that holds, unexpired and not evicted, settles; the one that settled before is told so again. Nobody
 -- needs the lock any more then: the whole line is told to look, and finds the record.
@@ -11,9 +11,9 @@
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now = math.floor(now_us / 1000)
-local run_id, floor = ARGV[1], tonumber(ARGV[3])
+local fence, run_id, floor = KEYS[1], ARGV[1], tonumber(ARGV[3])
 if now_us > tonumber(ARGV[4]) then
-  return {now_us, 'L'}
+  return {now_us, ARGV[4], 'L'}
 end
 
 -- @include line.lua
@@ -26,11 +26,11 @@ local function settle(value, outcome, keep)
   if record and string.sub(record, 1, 32) == id then
     return 1
   end
-  local last = fence()
-  if held ~= value or (last.id == id and last.mode ~= 'o') then
+  if not held or held.value ~= value or held.marked or (held.mode or 'o') ~= 'o' then
     return 0
   end
   redis.call('DEL', main)
+  held = false
   redis.call('SET', d, id .. '\n' .. outcome, 'PXAT', whole(now + keep))
   for _, waiting in ipairs(redis.call('ZRANGE', q, '0', '-1')) do
     local claim = claim_of(waiting)
@@ -42,6 +42,6 @@ local function settle(value, outcome, keep)
   return 1
 end
 
-begin(KEYS[1], KEYS[#KEYS])
+begin(KEYS[2], KEYS[#KEYS])
 local ok, answer = pcall(settle, unpack(ARGV, 5, 7))
-return {now_us, ok and answer or failure(answer)}
+return {now_us, ARGV[4], ok and answer or failure(answer)}
