@@ -139,9 +139,8 @@ local function hold(value, mode, since, token, channel, reason, expires)
   held = holder_in(text)
 end
 
--- Makes `claim` a holder. The first write removes something, so that a full store cannot stop it half-way.
+-- Makes `claim`, which is not in :q any more, a holder.
 local function grant(id, claim, ttl, token)
-  redis.call('ZREM', q, id)
   redis.call('HDEL', c, id)
   local expires = now + ttl
   if claim.mode == 'x' or claim.mode == 'o' then
@@ -215,6 +214,8 @@ local function serve(asking, whole_ttl)
     if not id or not has_room(claim.mode, claim.n, claim.of) then
       break
     end
+    -- Removes first, so that a full store cannot stop it half-way.
+    redis.call('ZREM', q, id)
     local token = next_token()
     if id == asking then
       asked = grant(id, claim, whole_ttl, token)
@@ -225,7 +226,6 @@ local function serve(asking, whole_ttl)
         grant(id, claim, ttl, token)
       else
         deaf[claim.channel] = true
-        redis.call('ZREM', q, id)
         claim.kind, claim.expires = 'k', math.min(claim.expires, now + @SKIP_MS@)
         write_claim(id, claim)
       end

@@ -29,8 +29,8 @@ if count == 1 then
       call('DEL', main)
       return 1
     end
-    -- The usual hand-over, written out: from one that held alone to the first in line, which wants the same. Whatever
-    -- is not so is left to the general way below, and nothing has changed by then.
+    -- The usual hand-over, written out: from one that held alone to the first in line, which wants the same and listens.
+    -- Whatever is not so is left to the general way below, and nothing has changed by then.
     local q, format, pcall_ = base .. ':q', string.format, redis.pcall
     local id = stride == 1 and pcall_('ZRANGE', q, '0', '0')[1]
     local entry = id and pcall_('HGET', c, id)
@@ -38,9 +38,11 @@ if count == 1 then
       local time = call('TIME')
       local now_us = time[1] * 1000000 + time[2]
       local now = (now_us - now_us % 1000) / 1000
-      local expires, ttl, channel, label, reason =
-        string.match(entry, '^w\n(%d+)\n%d+\n(%d+)\nx\n%d+\n%d+\n([^\n]+)\n([^\n]*)\n([^\n]*)$')
+      local expires, place, ttl, channel, label, reason =
+        string.match(entry, '^w\n(%d+)\n(%d+)\n(%d+)\nx\n%d+\n%d+\n([^\n]+)\n([^\n]*)\n([^\n]*)$')
       if expires and tonumber(expires) >= now then
+        -- Removes first: a full store lets nobody write before.
+        call('ZREM', q, id)
         local run_id, floor = string.match(ARGV[1], '^([^\n]*)\n(%d+)$')
         floor = tonumber(floor)
         local number = format('%d', now_us > floor and now_us or floor + 1)
@@ -54,11 +56,11 @@ if count == 1 then
         local push = format('G\n%s\n%s\n%d\n%d\n%s\n%s\n%s', id, number, ttl, now_us, run_id, label, main)
         local heard = pcall_('PUBLISH', channel, push)
         if type(heard) == 'number' and heard > 0 then
-          call('ZREM', q, id)
           call('HDEL', c, id)
           call('SET', main, format('%s#%s\nx\n%d\n%s\n%s\n%s', label, id, now, number, channel, reason), 'PX', ttl)
           return {now_us, 'H'}
         end
+        call('ZADD', q, place, id)
       end
     end
   end
