@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use futures_util::stream::{self, StreamExt};
 use redis::{Cmd, Value};
 use tenure_core::{
     Answer, Attempt, Backend, BootInstant, BoxFuture, Busy, Bytes, Capabilities, Claim, ClaimId, Clock,
@@ -26,6 +27,8 @@ use crate::supervisor::{Live, Reply, Supervisor};
 
 /// How many claims one script call renews at most: more would hold up the server's other clients.
 const RENEW_AT_ONCE: usize = 64;
+/// How many such calls are under way at a time.
+const RENEWALS_UNDER_WAY: usize = 2;
 /// How many keys one step of a listing looks at, and how many steps one page takes at most.
 const SCAN_COUNT: usize = 1000;
 const SCAN_STEPS: usize = 16;
@@ -202,12 +205,7 @@ impl Inner {
         };
         let request = Request { keys, value, terms: Terms::Release { trail } };
         let answered = self.releases.send(self, |inner| &inner.releases, request).await?;
-        match text(&answered.item) {
-            Some("H") => Ok(Released::Held),
-            Some("W") => Ok(Released::Waited),
-            Some("A") => Ok(Released::Absent),
-            _ => Err(garbled("no release")),
-        }
+        reply::released(&answered.item)
     }
 
     /// A grant came for a claim that nobody here knows any more: the lock must not wait for it.
@@ -399,8 +397,10 @@ impl Backend for Redis {
         if let Means::Native(_) = self.inner.means {
             return native::renew(&self.inner, claims).await;
         }
-        let batches = claims.chunks(RENEW_AT_ONCE).map(|batch| self.inner.renew(batch));
-        futures_util::future::join_all(batches).await.concat()
+        // One after the other, nearly: a server that is told everything at once has no time for others meanwhile.
+        let batches: Vec<_> = claims.chunks(RENEW_AT_ONCE).map(|batch| self.inner.renew(batch)).collect();
+        let renewed: Vec<_> = stream::iter(batches).buffered(RENEWALS_UNDER_WAY).collect().await;
+        renewed.concat()
     }
 
     async fn release(&self, claim: &Claim, trail: Trail) -> Answer<Released> {

@@ -1,10 +1,12 @@
 //! Requests that travel together: when many are under way, several go in one script call.
 //!
-//! A request that finds the wire quiet goes at once, alone. Others are collected for the moment that the runtime takes
-//! to run whatever else is ready, and then sent in one call: no request waits for an answer to another. Only requests
-//! of one kind travel together, each for a lock of its own; what goes wrong with one does not touch the others.
+//! The first few requests of a kind go at once, each alone. While those are under way, others gather, and a few
+//! carriers take as many as are there, in one call each, and come back for more: as many calls at a time as a small pool
+//! of connections would make, however many ask. So the busier it is, the more go together, and the less each costs.
+//! Only requests of one kind travel together; what goes wrong with one does not touch the others.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use redis::{Cmd, Value};
@@ -17,8 +19,10 @@ use crate::keys::Keys;
 use crate::scripts::{Script, Scripts};
 use crate::supervisor::Live;
 
-/// How many requests may be under way before others are collected.
+/// How many requests go alone at a time, before others gather.
 const ALONE_MAX: usize = 2;
+/// How many carriers there are at the most.
+const CARRIERS_MAX: usize = 4;
 /// How many requests travel together at most: the server does nothing else meanwhile.
 const TOGETHER_MAX: usize = 64;
 
@@ -47,8 +51,14 @@ pub(crate) struct Batch {
     script: fn(&Scripts) -> &Script,
     /// Adds the arguments that come before those of the requests. Answers the name of the request, if it has one.
     header: fn(&Inner, &Live, &mut Cmd) -> Option<u64>,
-    waiting: Mutex<Vec<(Request, oneshot::Sender<Answer<Answered>>)>>,
-    under_way: AtomicUsize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<(Request, oneshot::Sender<Answer<Answered>>)>,
+    alone: usize,
+    carriers: usize,
 }
 
 impl Request {
@@ -58,6 +68,10 @@ impl Request {
             _ => 0,
         };
         self.keys.size() + self.value.len() + reason + 60
+    }
+
+    const fn is_attempt(&self) -> bool {
+        matches!(self.terms, Terms::Attempt { .. })
     }
 
     fn write_to(&self, command: &mut Cmd) {
@@ -78,11 +92,11 @@ impl Batch {
         script: fn(&Scripts) -> &Script,
         header: fn(&Inner, &Live, &mut Cmd) -> Option<u64>,
     ) -> Self {
-        Self { script, header, waiting: Mutex::default(), under_way: AtomicUsize::new(0) }
+        Self { script, header, state: Mutex::default() }
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Vec<(Request, oneshot::Sender<Answer<Answered>>)>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends a request, alone or together with others.
@@ -92,59 +106,67 @@ impl Batch {
         which: fn(&Inner) -> &Self,
         request: Request,
     ) -> Answer<Answered> {
-        if self.under_way.load(Ordering::Relaxed) < ALONE_MAX {
-            let _under_way = UnderWay::begin(self);
-            let mut answers = self.call(inner, std::slice::from_ref(&request)).await?;
+        let mut request = Some(request);
+        let Some((receiver, needs_carrier)) = self.gather(&mut request) else {
+            let _alone = Alone(self);
+            let mut answers = self.call(inner, request.as_slice()).await?;
             return answers.pop().unwrap_or_else(|| Err(StoreError::unknown("no answer")));
-        }
-        let (sender, receiver) = oneshot::channel();
-        let is_first = {
-            let mut waiting = self.waiting();
-            waiting.push((request, sender));
-            waiting.len() == 1
         };
-        if is_first {
+        if needs_carrier {
             let inner = inner.clone();
-            tokio::spawn(async move {
-                // Whoever else is ready may come along.
-                tokio::task::yield_now().await;
-                let batch = which(&inner);
-                let waiting = std::mem::take(&mut *batch.waiting());
-                batch.send_together(&inner, waiting).await;
-            });
+            tokio::spawn(async move { which(&inner).carry(&inner).await });
         }
         receiver.await.unwrap_or_else(|_| Err(StoreError::unknown("the request was dropped on the way")))
     }
 
-    async fn send_together(
-        &self,
-        inner: &Arc<Inner>,
-        mut waiting: Vec<(Request, oneshot::Sender<Answer<Answered>>)>,
-    ) {
-        let mut calls = Vec::with_capacity(waiting.len().div_ceil(TOGETHER_MAX));
-        while !waiting.is_empty() {
-            let rest = waiting.split_off(waiting.len().min(TOGETHER_MAX));
-            let (requests, senders): (Vec<_>, Vec<_>) =
-                std::mem::replace(&mut waiting, rest).into_iter().unzip();
-            calls.push(async move {
-                let _under_way = UnderWay::begin(self);
-                let answers = self.call(inner, &requests).await;
-                // Whoever does not listen any more has let go of its claim, and sees to it.
-                match answers {
-                    Ok(answers) => {
-                        for (sender, answer) in senders.into_iter().zip(answers) {
-                            let _ = sender.send(answer);
-                        }
-                    }
-                    Err(error) => {
-                        for sender in senders {
-                            let _ = sender.send(Err(error.clone()));
-                        }
+    /// Takes the request to those that wait, unless it goes alone. Answers where its answer comes, and whether to start
+    /// a carrier.
+    fn gather(&self, request: &mut Option<Request>) -> Option<(oneshot::Receiver<Answer<Answered>>, bool)> {
+        let mut state = self.state();
+        if state.alone < ALONE_MAX && state.carriers == 0 {
+            state.alone += 1;
+            return None;
+        }
+        let (sender, receiver) = oneshot::channel();
+        state.waiting.push_back((request.take()?, sender));
+        let needs_carrier = state.carriers < CARRIERS_MAX && state.waiting.len() > state.carriers;
+        state.carriers += usize::from(needs_carrier);
+        Some((receiver, needs_carrier))
+    }
+
+    /// Takes what waits until nothing does.
+    async fn carry(&self, inner: &Arc<Inner>) {
+        loop {
+            // Whoever else is ready may come along.
+            tokio::task::yield_now().await;
+            let (requests, senders): (Vec<_>, Vec<_>) = {
+                let mut state = self.state();
+                let count = state.waiting.len().min(TOGETHER_MAX);
+                if count == 0 {
+                    state.carriers -= 1;
+                    return;
+                }
+                // Nobody waits for some of them any more: of an attempt, the store need not even hear.
+                let taken = state.waiting.drain(..count);
+                taken.filter(|(request, sender)| !(request.is_attempt() && sender.is_closed())).unzip()
+            };
+            if requests.is_empty() {
+                continue;
+            }
+            // Whoever does not listen any more has let go of its claim, and sees to it.
+            match self.call(inner, &requests).await {
+                Ok(answers) => {
+                    for (sender, answer) in senders.into_iter().zip(answers) {
+                        let _ = sender.send(answer);
                     }
                 }
-            });
+                Err(error) => {
+                    for sender in senders {
+                        let _ = sender.send(Err(error.clone()));
+                    }
+                }
+            }
         }
-        futures_util::future::join_all(calls).await;
     }
 
     /// One script call.
@@ -176,18 +198,11 @@ impl Batch {
     }
 }
 
-/// Counts a call while it is under way, also if its caller lets go of it.
-struct UnderWay<'a>(&'a AtomicUsize);
+/// Counts a request that goes alone, also if its caller lets go of it.
+struct Alone<'a>(&'a Batch);
 
-impl<'a> UnderWay<'a> {
-    fn begin(batch: &'a Batch) -> Self {
-        batch.under_way.fetch_add(1, Ordering::Relaxed);
-        Self(&batch.under_way)
-    }
-}
-
-impl Drop for UnderWay<'_> {
+impl Drop for Alone<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.state().alone -= 1;
     }
 }

@@ -12,7 +12,7 @@ use redis::{Cmd, Value};
 use tenure_core::queue::{self, Now, Queue, Rules, Step};
 use tenure_core::{
     Answer, Claim, ClaimId, Entropy, FencingToken, Label, Line, LockName, LockState, Mode, Reason, Refusal,
-    Released, Renewal, Settled, StoreError, SystemEntropy, Tie, Trail, Ttl, Why,
+    Renewal, Settled, StoreError, SystemEntropy, Tie, Trail, Ttl, Why,
 };
 use tenure_testkit::servers::{Kind, Server};
 
@@ -265,12 +265,7 @@ async fn real(real: &mut Real, now: u64, claims: &[Claim], verb: &Verb) -> (Stri
             let arguments = [value_of(&claims[*i]), trail.into()];
             let (reply, told) = real.run(2, name, now, &arguments).await.expect("an answer");
             let item = one(reply).expect("a release");
-            let released = match text(&item) {
-                Some("H") => Released::Held,
-                Some("W") => Released::Waited,
-                Some("A") => Released::Absent,
-                other => panic!("{other:?}"),
-            };
+            let released = reply::released(&item).expect("a release");
             (format!("{released:?}"), told)
         }
         Verb::Settle(i) => {
@@ -467,8 +462,8 @@ async fn broken_scripts_are_found() {
         ),
         (
             "a place in line is taken twice",
-            "if last[2] and tonumber(last[2]) >= place then\n          place = last[2] + 1",
-            "if last[2] and tonumber(last[2]) >= place then\n          place = last[2] - 1",
+            "place = format('%d', last + 1)",
+            "place = format('%d', last - 1)",
         ),
         ("an ended claim stands in line again", " and call('EXISTS', main .. ':t') == 0 then", " then"),
         ("a lock with a line is free", "KEYS[2], KEYS[2] .. ':c', ", "KEYS[2], "),

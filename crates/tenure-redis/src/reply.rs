@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Value;
 use tenure_core::{
     Answer, Bytes, ClaimId, FencingToken, Holder, Label, LockName, LockState, Mode, Reason, RefusalKind,
-    Shape, StoreError, Waiter,
+    Released, Shape, StoreError, Waiter,
 };
 
 use crate::error;
@@ -33,9 +33,9 @@ impl Answers {
     /// # Errors
     /// Refused if the request came too late, unknown if the reply is none of ours, or not to this request.
     pub(crate) fn parse(reply: Value, asked: Option<u64>) -> Answer<Self> {
-        if reply == Value::Int(1) {
-            let freed = Value::SimpleString("H".into());
-            return Ok(Self { store_micros: 0, items: vec![freed].into_iter() });
+        if let Value::Int(freed) = reply {
+            let held = vec![Value::Boolean(true); usize::try_from(freed).unwrap_or(0)];
+            return Ok(Self { store_micros: 0, items: held.into_iter() });
         }
         let Value::Array(items) = reply else { return Err(garbled("no list")) };
         let mut items = items.into_iter();
@@ -64,6 +64,16 @@ impl Answers {
             }
             _ => Ok(item),
         }
+    }
+}
+
+/// Reads the answer to a release.
+pub(crate) fn released(item: &Value) -> Answer<Released> {
+    match (item, text(item)) {
+        (Value::Boolean(true), _) | (_, Some("H")) => Ok(Released::Held),
+        (_, Some("W")) => Ok(Released::Waited),
+        (_, Some("A")) => Ok(Released::Absent),
+        _ => Err(garbled("no release")),
     }
 }
 

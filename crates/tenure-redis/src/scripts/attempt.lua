@@ -69,9 +69,17 @@ for i = from, count do
         after = format('\nx\n%d\n', now) .. number .. '\n' .. channel .. '\n'
       end
     end
-    -- Two of them may want the same lock.
-    if token and call('SET', main, value .. after .. ARGV[a + 4], 'NX', 'PX', ARGV[a + 3]) then
+    -- With GET, for what it answers then is cheaper to take in than OK.
+    local before = token and call('SET', main, value .. after .. ARGV[a + 4], 'GET', 'PX', ARGV[a + 3])
+    if before == false then
       answer = token
+    elseif before then
+      -- Two of them wanted the same lock. The first has it.
+      for j = 1, i - 1 do
+        if KEYS[j + 1] == main and sub(before, 1, #ARGV[4 * j + 1]) == ARGV[4 * j + 1] then
+          call('SET', main, before, 'PX', ARGV[4 * j + 3])
+        end
+      end
     end
   elseif mode == 'x' and channel ~= '' and now_us % 16 > 0 then
     local c, id, text = main .. ':c', sub(value, -32), pcall_('GET', main)
@@ -81,16 +89,18 @@ for i = from, count do
     end
     if holder and holder ~= value and pcall_('HGET', c, id) == false and call('EXISTS', main .. ':t') == 0 then
       local q = main .. ':q'
-      local last = pcall_('ZRANGE', q, '-1', '-1', 'WITHSCORES')
-      local waiting = last.err and @WAITERS_MAX@ or call('ZCARD', q)
-      if waiting < @WAITERS_MAX@ then
-        local place = now_us
-        if last[2] and tonumber(last[2]) >= place then
-          place = last[2] + 1
+      local waiting = pcall_('ZCARD', q)
+      if type(waiting) == 'number' and waiting < @WAITERS_MAX@ then
+        local place = format('%d', now_us)
+        call('ZADD', q, place, id)
+        if waiting > 0 and call('ZREVRANK', q, id) > 0 then
+          -- The clock went back, or two came at once: behind the last all the same.
+          local last = call('ZRANGE', q, '-1', '-1', 'WITHSCORES')[2]
+          place = format('%d', last + 1)
+          call('ZADD', q, place, id)
         end
-        call('HSET', c, id, format('w\n%d\n%d\n%s\nx\n1\n0\n%s\n%s\n%s', now + @LINE_TTL_MS@, place, ARGV[a + 3],
+        call('HSET', c, id, format('w\n%d\n%s\n%s\nx\n1\n0\n%s\n%s\n%s', now + @LINE_TTL_MS@, place, ARGV[a + 3],
           channel, sub(value, 1, -34), ARGV[a + 4]))
-        call('ZADD', q, format('%d', place), id)
         -- Twice as long as needed, so that it is not needed every time.
         if call('PTTL', q) < @LINE_TTL_MS@ then
           local till = format('%d', now + 2 * @LINE_TTL_MS@)
