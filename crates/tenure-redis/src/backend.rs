@@ -184,7 +184,8 @@ impl Inner {
 
     async fn attempt(self: &Arc<Self>, claim: &Claim, line: Line) -> Answer<(Attempted, Anchor, bool)> {
         let terms = Terms::Attempt {
-            mode: mode_text(claim.mode, line),
+            mode: claim.mode,
+            line,
             ttl: millis(claim.ttl.get()),
             reason: claim.reason.clone(),
         };
@@ -199,10 +200,6 @@ impl Inner {
     }
 
     async fn release(self: &Arc<Self>, keys: Keys, value: String, trail: Trail) -> Answer<Released> {
-        let trail = match trail {
-            Trail::Clean => "c",
-            Trail::Doubtful => "d",
-        };
         let request = Request { keys, value, terms: Terms::Release { trail } };
         let answered = self.releases.send(self, |inner| &inner.releases, request).await?;
         reply::released(&answered.item)

@@ -3,17 +3,17 @@
 //! The first few requests of a kind go at once, each alone. While those are under way, others gather, and a few
 //! carriers take as many as are there, in one call each, and come back for more: as many calls at a time as a small pool
 //! of connections would make, however many ask. So the busier it is, the more go together, and the less each costs.
-//! Only requests of one kind travel together; what goes wrong with one does not touch the others.
+//! Only requests that ask for the same travel together; what goes wrong with one does not touch the others.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use redis::{Cmd, Value};
-use tenure_core::{Answer, Reason, StoreError};
+use tenure_core::{Answer, Line, Mode, Reason, StoreError, Trail};
 use tokio::sync::oneshot;
 
-use crate::backend::Inner;
+use crate::backend::{Inner, mode_text};
 use crate::dating::Anchor;
 use crate::keys::Keys;
 use crate::scripts::{Script, Scripts};
@@ -33,10 +33,31 @@ pub(crate) struct Request {
     pub(crate) terms: Terms,
 }
 
-/// What a request asks for, besides its claim.
+/// What a request asks for, besides its claim. Requests that ask for the same travel together.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Terms {
-    Attempt { mode: String, ttl: u64, reason: Option<Reason> },
-    Release { trail: &'static str },
+    Attempt { mode: Mode, line: Line, ttl: u64, reason: Option<Reason> },
+    Release { trail: Trail },
+}
+
+impl Terms {
+    fn write_to(&self, command: &mut Cmd) {
+        match self {
+            Self::Attempt { mode, line, ttl, reason } => {
+                match (mode, line) {
+                    (Mode::Exclusive, Line::Join) => command.arg("x"),
+                    _ => command.arg(mode_text(*mode, *line)),
+                };
+                command.arg(*ttl).arg(reason.as_ref().map_or("", Reason::as_str));
+            }
+            Self::Release { trail: Trail::Clean } => {
+                command.arg("c");
+            }
+            Self::Release { trail: Trail::Doubtful } => {
+                command.arg("d");
+            }
+        }
+    }
 }
 
 /// The answer to one request.
@@ -62,28 +83,8 @@ struct State {
 }
 
 impl Request {
-    fn size(&self) -> usize {
-        let reason = match &self.terms {
-            Terms::Attempt { reason: Some(reason), .. } => reason.as_str().len(),
-            _ => 0,
-        };
-        self.keys.size() + self.value.len() + reason + 60
-    }
-
     const fn is_attempt(&self) -> bool {
         matches!(self.terms, Terms::Attempt { .. })
-    }
-
-    fn write_to(&self, command: &mut Cmd) {
-        command.arg(&self.value);
-        match &self.terms {
-            Terms::Attempt { mode, ttl, reason } => {
-                command.arg(mode).arg(*ttl).arg(reason.as_ref().map_or("", Reason::as_str));
-            }
-            Terms::Release { trail } => {
-                command.arg(*trail);
-            }
-        }
     }
 }
 
@@ -141,11 +142,12 @@ impl Batch {
             tokio::task::yield_now().await;
             let (requests, senders): (Vec<_>, Vec<_>) = {
                 let mut state = self.state();
-                let count = state.waiting.len().min(TOGETHER_MAX);
-                if count == 0 {
+                let Some((first, _)) = state.waiting.front() else {
                     state.carriers -= 1;
                     return;
-                }
+                };
+                let of_a_kind = state.waiting.iter().take_while(|(request, _)| request.terms == first.terms);
+                let count = of_a_kind.take(TOGETHER_MAX).count();
                 // Nobody waits for some of them any more: of an attempt, the store need not even hear.
                 let taken = state.waiting.drain(..count);
                 taken.filter(|(request, sender)| !(request.is_attempt() && sender.is_closed())).unzip()
@@ -171,17 +173,23 @@ impl Batch {
 
     /// One script call.
     async fn call(&self, inner: &Inner, requests: &[Request]) -> Answer<Vec<Answer<Answered>>> {
-        let size = requests.iter().map(Request::size).sum::<usize>() + 200;
+        let Some(Request { terms, .. }) = requests.first() else { return Ok(Vec::new()) };
+        let size = |request: &Request| request.keys.size() + request.value.len() + 20;
+        // The reason is at most 1 KiB long; usually there is none.
+        let size = requests.iter().map(size).sum::<usize>() + 250;
         let asked = AtomicU64::new(0);
         let fill = |live: &Live, command: &mut Cmd| {
             command.arg(1 + requests.iter().map(|request| request.keys.count()).sum::<usize>());
             command.arg(inner.layout.fence());
             requests.iter().for_each(|request| request.keys.write_to(command));
             asked.store((self.header)(inner, live, command).unwrap_or(0), Ordering::Relaxed);
-            requests.iter().for_each(|request| request.write_to(command));
+            terms.write_to(command);
+            for request in requests {
+                command.arg(&request.value);
+            }
         };
         let script = (self.script)(&inner.supervisor.scripts);
-        let arguments = requests.len() * 6 + 8;
+        let arguments = requests.len() * 3 + 10;
         let mut reply = inner.supervisor.run(script, arguments, size, fill).await?;
         let asked = Some(asked.into_inner()).filter(|asked| *asked > 0);
         let mut answers = inner.supervisor.read(&mut reply, asked)?;

@@ -52,7 +52,6 @@ fn on_our_clock(code: &str) -> String {
     let code = code
         .replace("redis.call('TIME')", "fake_time")
         .replace("call('TIME')", "fake_time")
-        .replace("'PX', ARGV[a + 3])", "'PXAT', now + ARGV[a + 3])")
         .replace("'PX', ttl)", "'PXAT', now + ttl)")
         .replace("redis.call('PTTL', ", "fake_pttl(")
         .replace(" call('PTTL', ", " fake_pttl(")
@@ -228,10 +227,10 @@ async fn real(real: &mut Real, now: u64, claims: &[Claim], verb: &Verb) -> (Stri
         Verb::Attempt(i, line) => {
             let claim = &claims[*i];
             let arguments = [
-                value_of(claim),
                 mode_text(claim.mode, *line),
                 millis(claim.ttl.get()).to_string(),
                 String::new(),
+                value_of(claim),
             ];
             let (reply, told) = real.run(0, name, now, &arguments).await.expect("an answer");
             let attempted = one(reply).and_then(|item| reply::attempted(name, claim.mode.shape(), item));
@@ -262,7 +261,7 @@ async fn real(real: &mut Real, now: u64, claims: &[Claim], verb: &Verb) -> (Stri
         }
         Verb::Release(i, trail) => {
             let trail = if *trail == Trail::Clean { "c" } else { "d" };
-            let arguments = [value_of(&claims[*i]), trail.into()];
+            let arguments = [trail.into(), value_of(&claims[*i])];
             let (reply, told) = real.run(2, name, now, &arguments).await.expect("an answer");
             let item = one(reply).expect("a release");
             let released = reply::released(&item).expect("a release");

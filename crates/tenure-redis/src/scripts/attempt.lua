@@ -2,8 +2,7 @@
 --
 -- KEYS  the fence; then per claim its main key, and where that is not also the base of the other keys, the base after it
 -- ARGV  run id of the server, channel of this process, highest token seen, with + before it now and then: let the fence
---       live on; until (store µs);
---       then per claim four: value (label#id), mode, ttl in ms, reason
+--       live on; until (store µs); mode, ttl in ms, reason; then of each claim its value (label#id)
 --       mode: x exclusive, s shared, p:N:OF permits, o once; in capitals: pass by, never stay in line;
 --       with =ID at its end: take over the grant of that claim, or nothing
 -- Reply {store µs, until, answer...}, or {store µs, until, 'L'} for all of them if the request came too late
@@ -21,9 +20,10 @@ local fence, run_id, channel, floor = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3
 if now_us > tonumber(ARGV[4]) then
   return {now_us, ARGV[4], 'L'}
 end
-local count = (#ARGV - 4) / 4
+local count = #ARGV - 7
 local stride = (#KEYS - 1) / count
 local replies, slow, from = {now_us, ARGV[4]}, nil, 1
+local mode, ttl, reason = ARGV[5], ARGV[6], ARGV[7]
 local sub, match, format, call, pcall_ = string.sub, string.match, string.format, redis.call, redis.pcall
 
 -- The usual cases, written out: a free lock, and a place in the line behind one that holds alone. Whatever is not so
@@ -48,8 +48,7 @@ end
 -- One token for all that are granted at once, each of them another lock; and what stands after the value.
 local token, after
 for i = from, count do
-  local a, main = 4 * i, KEYS[i + 1]
-  local value, mode = ARGV[a + 1], ARGV[a + 2]
+  local main, value = KEYS[i + 1], ARGV[i + 7]
   local answer
   if (mode == 'x' or mode == 'X') and (are_free or call('EXISTS', main, main .. ':c', main .. ':t') == 0) then
     if not token then
@@ -66,26 +65,22 @@ for i = from, count do
         if string.byte(ARGV[3]) == 43 then
           call('PEXPIREAT', fence, format('%d', now + @FENCE_MS@))
         end
-        after = format('\nx\n%d\n', now) .. number .. '\n' .. channel .. '\n'
+        after = format('\nx\n%d\n', now) .. number .. '\n' .. channel .. '\n' .. reason
       end
     end
     -- With GET, for what it answers then is cheaper to take in than OK.
-    local before = token and call('SET', main, value .. after .. ARGV[a + 4], 'GET', 'PX', ARGV[a + 3])
+    local before = token and call('SET', main, value .. after, 'GET', 'PX', ttl)
     if before == false then
       answer = token
     elseif before then
       -- Two of them wanted the same lock. The first has it.
-      for j = 1, i - 1 do
-        if KEYS[j + 1] == main and sub(before, 1, #ARGV[4 * j + 1]) == ARGV[4 * j + 1] then
-          call('SET', main, before, 'PX', ARGV[4 * j + 3])
-        end
-      end
+      call('SET', main, before, 'PX', ttl)
     end
   elseif mode == 'x' and channel ~= '' and now_us % 16 > 0 then
     local c, id, text = main .. ':c', sub(value, -32), pcall_('GET', main)
-    local holder, since, number, reason
+    local holder, since, number, why
     if type(text) == 'string' then
-      holder, since, number, reason = match(text, '^([^\n]*)\nx\n(%d+)\n(%d+)\n[^\n]*\n([^\n]*)$')
+      holder, since, number, why = match(text, '^([^\n]*)\nx\n(%d+)\n(%d+)\n[^\n]*\n([^\n]*)$')
     end
     if holder and holder ~= value and pcall_('HGET', c, id) == false and call('EXISTS', main .. ':t') == 0 then
       local q = main .. ':q'
@@ -99,8 +94,8 @@ for i = from, count do
           place = format('%d', last + 1)
           call('ZADD', q, place, id)
         end
-        call('HSET', c, id, format('w\n%d\n%s\n%s\nx\n1\n0\n%s\n%s\n%s', now + @LINE_TTL_MS@, place, ARGV[a + 3],
-          channel, sub(value, 1, -34), ARGV[a + 4]))
+        call('HSET', c, id, format('w\n%d\n%s\n%s\nx\n1\n0\n%s\n%s\n%s', now + @LINE_TTL_MS@, place, ttl, channel,
+          sub(value, 1, -34), reason))
         -- Twice as long as needed, so that it is not needed every time.
         if call('PTTL', q) < @LINE_TTL_MS@ then
           local till = format('%d', now + 2 * @LINE_TTL_MS@)
@@ -113,7 +108,7 @@ for i = from, count do
         if left >= 0 and waiting < 3 and left + 2 + 50 * waiting < look then
           look = left + 2 + 50 * waiting
         end
-        answer = {'B', waiting, look, holder, left, tonumber(number), 'x', now - since, reason}
+        answer = {'B', waiting, look, holder, left, tonumber(number), 'x', now - since, why}
       end
     end
   end
@@ -320,7 +315,7 @@ end
 
 for _, i in ipairs(slow) do
   begin(KEYS[stride * (i - 1) + 2], KEYS[stride * i + 1])
-  local ok, answer = pcall(attempt, unpack(ARGV, 4 * i + 1, 4 * i + 4))
+  local ok, answer = pcall(attempt, ARGV[i + 7], mode, ttl, reason)
   replies[i + 2] = ok and answer or failure(answer)
 end
 return replies

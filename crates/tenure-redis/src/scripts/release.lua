@@ -1,8 +1,8 @@
 -- Ends claims, held or waiting, and hands their locks over.
 --
 -- KEYS  the fence; then per claim its main key, and where that is not also the base of the other keys, the base after it
--- ARGV  run id of the server, a line break, highest token seen;
---       then per claim two: value (label#id), trail: c clean, d doubtful
+-- ARGV  run id of the server, a line break, highest token seen; trail: c clean, d doubtful;
+--       then of each claim its value (label#id)
 -- Reply {store µs or 0, answer...}; answer: 'H' held · 'W' waited · 'A' absent · {'E', error}. Or how many there were, if
 --       all of them were held alone and nobody waited
 --
@@ -10,20 +10,20 @@
 -- and the line is served: one command hands the lock over, however many wait. After a doubtful trail a tombstone
 -- stays, so that an attempt of this claim that arrives later does nothing. Works in a full store: it removes first.
 
-local count, call = (#ARGV - 1) / 2, redis.call
+local count, trail, call = #ARGV - 2, ARGV[2], redis.call
 local stride = (#KEYS - 1) / count
 local slow
 local replies = {0}
 if count == 1 then
-  local main, value = KEYS[2], ARGV[2]
-  local base, length = KEYS[stride + 1], #ARGV[2]
+  local main, value = KEYS[2], ARGV[3]
+  local base, length = KEYS[stride + 1], #ARGV[3]
   local text = redis.pcall('GET', main)
   -- What the main key holds is the claim's: its value, then nothing or a line break.
   if
     type(text) == 'string'
     and string.sub(text, 1, length) == value
     and (string.byte(text, length + 1) or 10) == 10
-    and ARGV[3] == 'c'
+    and trail == 'c'
   then
     local c = base .. ':c'
     if call('EXISTS', c) == 0 then
@@ -77,13 +77,13 @@ else
   local known = call('MGET', unpack(mains))
   local nobody_waits = call('EXISTS', unpack(lines)) == 0
   for i = 1, count do
-    local text, value = known[i], ARGV[2 * i]
+    local text, value = known[i], ARGV[i + 2]
     local length = #value
     if
       text
       and sub(text, 1, length) == value
       and (byte(text, length + 1) or 10) == 10
-      and ARGV[2 * i + 1] == 'c'
+      and trail == 'c'
       and (nobody_waits or call('EXISTS', lines[i]) == 0)
     then
       freed[#freed + 1] = mains[i]
@@ -109,7 +109,7 @@ floor = tonumber(floor)
 
 -- @include line.lua
 
-local function release(value, trail)
+local function release(value)
   local id, answer = string.sub(value, -32), 'A'
   look()
   if held and held.value == value then
@@ -136,7 +136,7 @@ end
 replies[1] = now_us
 for _, i in ipairs(slow) do
   begin(KEYS[stride * (i - 1) + 2], KEYS[stride * i + 1])
-  local ok, answer = pcall(release, ARGV[2 * i], ARGV[2 * i + 1])
+  local ok, answer = pcall(release, ARGV[i + 2])
   replies[i + 1] = ok and answer or failure(answer)
 end
 return replies
