@@ -41,7 +41,11 @@ pub(crate) fn from_text(text: &str) -> StoreError {
             "this user may not do that: see the ACL rule in the documentation of this backend",
         ),
         ("WRONGTYPE", Configuration, "a key of this lock holds something else: another program uses it"),
-        ("LAYOUT", Configuration, "a newer version of tenure uses this lock: upgrade this one"),
+        (
+            "LAYOUT",
+            Configuration,
+            "another version of tenure uses these locks: use the same everywhere, or another prefix",
+        ),
         ("MOVED", Configuration, "this is one node of a cluster: use a redis+cluster:// URL"),
         ("CROSSSLOT", Configuration, "this is a cluster, which cannot share plain keys: do not use ?plain"),
         (

@@ -135,7 +135,6 @@ fn refusal(name: &LockName, wanted: Shape, kind: &str, detail: &str) -> StoreErr
             RefusalKind::Limit,
             format!("{detail} already wait for this lock, the most there may be"),
         ),
-        "layout" => error::from_text(&format!("LAYOUT {detail}")),
         _ => garbled("an unknown kind of refusal"),
     }
 }

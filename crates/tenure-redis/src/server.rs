@@ -8,7 +8,8 @@ use tenure_core::{Deployment, RefusalKind, StoreError};
 
 use crate::config::RedisConfig;
 use crate::error;
-use crate::scripts::Scripts;
+use crate::keys::Layout;
+use crate::scripts::{LAYOUT, Scripts};
 
 /// What is known of a server.
 #[derive(Debug, Clone)]
@@ -89,8 +90,10 @@ pub(crate) async fn describe(
         futures_util::future::join_all(loads).await
     };
     let nowhere = format!("{}:{{}}", config.prefix);
-    let (time, info, fsync, loaded, delifeq, delex) = tokio::join!(
+    let fence = Layout::new(&config.prefix, config.plain).fence().to_owned();
+    let (time, layouts, info, fsync, loaded, delifeq, delex) = tokio::join!(
         ask(&["TIME"]),
+        ask(&["ZRANGE", &fence, "0", "-1"]),
         ask(&["INFO"]),
         ask(&["CONFIG", "GET", "appendfsync"]),
         load,
@@ -99,6 +102,11 @@ pub(crate) async fn describe(
     );
     let time = time.map_err(|problem| error::while_connecting(&problem))?;
     let store_micros = micros(&time).ok_or_else(|| StoreError::unknown("the server's TIME is no time"))?;
+    // If it cannot be asked for, or is something else, the first attempt finds out.
+    let layouts = layouts.ok().and_then(|layouts| redis::from_redis_value::<Vec<String>>(layouts).ok());
+    if let Some(other) = layouts.unwrap_or_default().iter().find(|layout| *layout != LAYOUT) {
+        return Err(error::from_text(&format!("LAYOUT {other}")));
+    }
     // INFO may be forbidden: then pushes cannot be dated, and waiters ask once more. Nothing else is lost.
     let info = info.ok().and_then(|info| redis::from_redis_value::<String>(info).ok()).unwrap_or_default();
     check_version(&info)?;

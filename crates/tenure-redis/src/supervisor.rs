@@ -406,11 +406,11 @@ fn is_without_resp3(error: &redis::RedisError) -> bool {
 }
 
 impl Live {
-    /// Whether it is time to let the fence live on: with the first request of a connection, and every hour.
+    /// Whether it is time to let the fence live on: with the first attempt of a connection, and every minute.
     pub(crate) fn is_fence_due(&self, now: BootInstant) -> bool {
-        const HOUR_NANOS: u64 = 3_600_000_000_000;
         let last = self.fence_kept.load(Ordering::Relaxed);
-        let is_due = last == 0 || now.as_nanos().saturating_sub(last) > HOUR_NANOS;
+        let since = now.saturating_since(BootInstant::from_nanos(last));
+        let is_due = last == 0 || since > Duration::from_secs(60);
         if is_due {
             self.fence_kept.store(now.as_nanos(), Ordering::Relaxed);
         }

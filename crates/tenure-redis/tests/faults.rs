@@ -430,3 +430,54 @@ async fn a_server_without_room_says_so() {
     assert!(error.is_passing(), "{error:?}");
     drop(keep);
 }
+
+/// Another layout of the keys is refused when connecting; a fence that is something else, when it is needed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_of_another_layout_is_not_touched() {
+    let server = Server::start(Kind::Redis7);
+    let url = server.url();
+    let before = connect(&url, QUICK).await;
+    let _: redis::Value = ask(&url, &["ZADD", "tenure:f", "1", "3"]).await;
+    let mut config = RedisConfig::from_url(&url).unwrap();
+    config.rules = QUICK;
+    let refused = Redis::connect(config).await.unwrap_err();
+    assert!(refused.to_string().contains("another version of tenure"), "{refused}");
+    let _: redis::Value = ask(&url, &["SET", "tenure:f", "not a fence"]).await;
+    let lock = claim("numbered", Mode::Exclusive, Duration::from_secs(5));
+    let answer = before.attempt(&lock, Line::Join).await;
+    assert!(
+        matches!(&answer, Err(StoreError::Refused(r)) if r.kind == RefusalKind::Configuration),
+        "{answer:?}"
+    );
+    assert_eq!(leftovers(&url).await, Vec::<String>::new());
+}
+
+/// Every token is above all before it, over all locks: also when the fence is ahead of the clock, or lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_fence_numbers_all_locks() {
+    let server = Server::start(Kind::Redis7);
+    let url = server.url();
+    let backend = connect(&url, QUICK).await;
+    let mut last = 0;
+    let ahead = 3_000_000_000_000_000_u64.to_string();
+    for (i, change) in
+        [None, Some(vec!["ZADD", "tenure:f", &ahead, "2"]), Some(vec!["DEL", "tenure:f"]), None]
+            .into_iter()
+            .enumerate()
+    {
+        if let Some(change) = change {
+            let _: redis::Value = ask(&url, &change).await;
+        }
+        for name in ["one", "two", "three"] {
+            let lock = claim(&format!("{name}/{i}"), Mode::Exclusive, Duration::from_secs(5));
+            let token = granted(backend.attempt(&lock, Line::Join).await).token.get();
+            assert!(token > last, "{token} after {last}");
+            last = token;
+            backend.release(&lock, Trail::Clean).await.unwrap();
+        }
+        let left: i64 = ask(&url, &["PTTL", "tenure:f"]).await;
+        assert!(i > 1 || left > 0, "the fence is not kept for ever");
+    }
+    let keys: Vec<String> = ask(&url, &["KEYS", "*"]).await;
+    assert_eq!(keys, ["tenure:f"], "one key, however many locks");
+}
