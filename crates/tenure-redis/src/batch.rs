@@ -124,7 +124,7 @@ impl Batch {
     /// a carrier.
     fn gather(&self, request: &mut Option<Request>) -> Option<(oneshot::Receiver<Answer<Answered>>, bool)> {
         let mut state = self.state();
-        if state.alone < ALONE_MAX && state.carriers == 0 {
+        if state.alone + state.carriers < ALONE_MAX && state.waiting.is_empty() {
             state.alone += 1;
             return None;
         }

@@ -459,11 +459,7 @@ async fn broken_scripts_are_found() {
             "number = call('ZINCRBY', KEYS[1], '1', '2')",
             "number = call('ZSCORE', KEYS[1], '2')",
         ),
-        (
-            "a place in line is taken twice",
-            "place = format('%d', last + 1)",
-            "place = format('%d', last - 1)",
-        ),
+        ("a place in line is taken twice", "place = last[2] + 1", "place = last[2] - 1"),
         ("an ended claim stands in line again", " and call('EXISTS', main .. ':t') == 0 then", " then"),
         ("a lock with a line is free", "KEYS[2], KEYS[2] .. ':c', ", "KEYS[2], "),
         (

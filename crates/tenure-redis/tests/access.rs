@@ -13,7 +13,7 @@ use tenure_testkit::servers::{Kind, Server, free_port};
 /// The rule of `docs/backends/redis.md`, word for word.
 const RULE: &str = "~tenure:* resetchannels &tenure:push:* -@all +hello +auth +select +ping +time +info \
     +subscribe +publish +eval +evalsha +script|load +exists +get +mget +set +del +pttl +pexpireat \
-    +zadd +zrem +zcard +zrange +zrangebyscore +zrank +zscore +zincrby +zpopmin +zrevrank +hset +hget +hdel +hlen +hkeys +scan";
+    +zadd +zrem +zcard +zrange +zrangebyscore +zrank +zscore +zincrby +hset +hget +hdel +hlen +hkeys +scan";
 
 async fn with_rule(server: &Server, user: &str, rule: &str) -> String {
     let mut words = vec!["ACL", "SETUSER", user, "reset", "on", ">secret"];

@@ -84,16 +84,16 @@ for i = from, count do
     end
     if holder and holder ~= value and pcall_('HGET', c, id) == false and call('EXISTS', main .. ':t') == 0 then
       local q = main .. ':q'
-      local waiting = pcall_('ZCARD', q)
-      if type(waiting) == 'number' and waiting < @WAITERS_MAX@ then
-        local place = format('%d', now_us)
-        call('ZADD', q, place, id)
-        if waiting > 0 and call('ZREVRANK', q, id) > 0 then
+      local last = pcall_('ZRANGE', q, '-1', '-1', 'WITHSCORES')
+      local waiting = last.err and @WAITERS_MAX@ or call('ZCARD', q)
+      if waiting < @WAITERS_MAX@ then
+        local place = now_us
+        if last[2] and tonumber(last[2]) >= place then
           -- The clock went back, or two came at once: behind the last all the same.
-          local last = call('ZRANGE', q, '-1', '-1', 'WITHSCORES')[2]
-          place = format('%d', last + 1)
-          call('ZADD', q, place, id)
+          place = last[2] + 1
         end
+        place = format('%d', place)
+        call('ZADD', q, place, id)
         call('HSET', c, id, format('w\n%d\n%s\n%s\nx\n1\n0\n%s\n%s\n%s', now + @LINE_TTL_MS@, place, ttl, channel,
           sub(value, 1, -34), reason))
         -- Twice as long as needed, so that it is not needed every time.

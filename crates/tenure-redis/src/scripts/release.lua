@@ -33,17 +33,17 @@ if count == 1 then
     -- The usual hand-over, written out: from one that held alone to the first in line, which wants the same and listens.
     -- Whatever is not so is left to the general way below, with everything in its place again.
     local q, format, pcall_ = base .. ':q', string.format, redis.pcall
-    -- It removes first: a full store lets nobody write before.
-    local first = stride == 1 and pcall_('ZPOPMIN', q) or {}
-    local id, place = first[1], first[2]
+    local id = stride == 1 and pcall_('ZRANGE', q, '0', '0')[1]
     local entry = id and pcall_('HGET', c, id)
     if type(entry) == 'string' then
       local time = call('TIME')
       local now_us = time[1] * 1000000 + time[2]
       local now = (now_us - now_us % 1000) / 1000
-      local expires, ttl, channel, label, reason =
-        string.match(entry, '^w\n(%d+)\n%d+\n(%d+)\nx\n%d+\n%d+\n([^\n]+)\n([^\n]*)\n([^\n]*)$')
+      local expires, place, ttl, channel, label, reason =
+        string.match(entry, '^w\n(%d+)\n(%d+)\n(%d+)\nx\n%d+\n%d+\n([^\n]+)\n([^\n]*)\n([^\n]*)$')
       if expires and tonumber(expires) >= now then
+        -- Removes first: a full store lets nobody write before.
+        call('ZREM', q, id)
         local run_id, floor = string.match(ARGV[1], '^([^\n]*)\n(%d+)$')
         floor = tonumber(floor)
         local number = format('%d', now_us > floor and now_us or floor + 1)
@@ -61,10 +61,8 @@ if count == 1 then
           call('SET', main, format('%s#%s\nx\n%d\n%s\n%s\n%s', label, id, now, number, channel, reason), 'PX', ttl)
           return {now_us, 'H'}
         end
+        call('ZADD', q, place, id)
       end
-    end
-    if id then
-      call('ZADD', q, place, id)
     end
   end
   slow = {1}
