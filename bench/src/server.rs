@@ -16,7 +16,7 @@ pub(crate) struct Watched {
 impl Watched {
     pub(crate) fn start() -> Result<Self, String> {
         // The longest command is asked of the server itself, as the 100th percentile.
-        let server = Server::start_with(Kind::Redis7, &["--latency-tracking-info-percentiles", "50 99 100"]);
+        let server = Server::start_apart(Kind::Redis7, &["--latency-tracking-info-percentiles", "50 99 100"]);
         let client = redis::Client::open(server.url()).map_err(|error| error.to_string())?;
         let connection = client.get_connection().map_err(|error| error.to_string())?;
         Ok(Self { server, connection })

@@ -7,11 +7,11 @@ use crate::claim::ClaimId;
 
 /// A map from claim ids. They are random already, so they are barely hashed: nobody else chooses them, and every
 /// acquire looks them up a few times.
-pub(crate) type ByClaim<T> = HashMap<ClaimId, T, BuildHasherDefault<IdHasher>>;
+pub type ByClaim<T> = HashMap<ClaimId, T, BuildHasherDefault<IdHasher>>;
 
 /// The bytes of an id, folded.
 #[derive(Debug, Default)]
-pub(crate) struct IdHasher(u64);
+pub struct IdHasher(u64);
 
 impl Hasher for IdHasher {
     fn write(&mut self, bytes: &[u8]) {

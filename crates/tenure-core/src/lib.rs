@@ -68,6 +68,7 @@ pub use backend::{
     Answer, Attempt, Backend, BoxFuture, Busy, Capabilities, Eviction, Fence, Grant, Holder, Line, LockPage,
     LockState, Refusal, RefusalKind, Released, Renewal, Settled, StoreError, Trail, Waiter, Wake, Why,
 };
+pub use by_claim::{ByClaim, IdHasher};
 pub use claim::{
     Claim, ClaimId, InvalidText, LABEL_BYTES_MAX, Label, Mode, REASON_BYTES_MAX, Reason, Shape, Tie,
 };

@@ -5,11 +5,10 @@
 //! moment, and then it is simply dropped: the claim's next attempt or its release finds out. News of a grant for a
 //! claim that is not registered at all is handed back as an orphan, to be released at once.
 
-use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use tenure_core::{BootInstant, ClaimId, FencingToken, Reason};
+use tenure_core::{BootInstant, ByClaim, ClaimId, FencingToken, Reason};
 use tokio::sync::oneshot;
 
 /// A claim that nobody listened for so long, and that nobody ended, is forgotten.
@@ -52,7 +51,7 @@ pub(crate) struct Pushes {
 
 #[derive(Debug)]
 struct Registry {
-    listeners: HashMap<ClaimId, Listener>,
+    listeners: ByClaim<Listener>,
     sweep_at: usize,
 }
 
@@ -73,7 +72,7 @@ impl Listener {
 
 impl Pushes {
     pub(crate) fn new() -> Self {
-        Self { by_claim: Mutex::new(Registry { listeners: HashMap::new(), sweep_at: 1024 }) }
+        Self { by_claim: Mutex::new(Registry { listeners: ByClaim::default(), sweep_at: 1024 }) }
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut Registry) -> T) -> T {

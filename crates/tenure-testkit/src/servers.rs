@@ -74,6 +74,7 @@ pub struct Server {
     port: u16,
     arguments: Vec<String>,
     folder: TempDir,
+    is_apart: bool,
     child: Option<Child>,
 }
 
@@ -99,9 +100,22 @@ impl Server {
     /// # Panics
     /// If it does not start.
     pub fn start_in(kind: Kind, folder: TempDir, arguments: &[&str]) -> Self {
+        Self::start_as(kind, folder, arguments, false)
+    }
+
+    /// Starts one in a session of its own, as servers run. The kernel shares the processors out between sessions first:
+    /// in one with its clients, a server would get what is left of theirs.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn start_apart(kind: Kind, arguments: &[&str]) -> Self {
+        Self::start_as(kind, tempfile::tempdir().expect("a temporary folder"), arguments, true)
+    }
+
+    fn start_as(kind: Kind, folder: TempDir, arguments: &[&str], is_apart: bool) -> Self {
         let dir = folder.path().to_string_lossy().into_owned();
         let arguments = arguments.iter().map(|argument| argument.replace("{dir}", &dir)).collect();
-        let mut server = Self { kind, port: 0, arguments, folder, child: None };
+        let mut server = Self { kind, port: 0, arguments, folder, is_apart, child: None };
         for attempt in 1.. {
             server.port = free_port();
             if server.launch() {
@@ -115,7 +129,13 @@ impl Server {
 
     fn launch(&mut self) -> bool {
         let log = std::fs::File::options().create(true).append(true).open(self.folder.path().join("log"));
-        let mut command = Command::new(self.kind.program());
+        let mut command = if self.is_apart {
+            let mut apart = Command::new("setsid");
+            apart.arg(self.kind.program());
+            apart
+        } else {
+            Command::new(self.kind.program())
+        };
         let port = self.port.to_string();
         command
             .args([
