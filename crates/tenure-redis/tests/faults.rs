@@ -452,6 +452,22 @@ async fn a_store_of_another_layout_is_not_touched() {
     assert_eq!(leftovers(&url).await, Vec::<String>::new());
 }
 
+/// The first attempt of a connection sees to it that the fence expires, also one that finds the lock taken.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_fence_is_kept_for_ever() {
+    let server = Server::start(Kind::Redis7);
+    let url = server.url();
+    let first = connect(&url, QUICK).await;
+    let held = claim("kept", Mode::Exclusive, Duration::from_secs(30));
+    granted(first.attempt(&held, Line::Join).await);
+    let _: redis::Value = ask(&url, &["PERSIST", "tenure:f"]).await;
+    let waiting = claim("kept", Mode::Exclusive, Duration::from_secs(30));
+    let second = connect(&url, QUICK).await;
+    assert!(matches!(second.attempt(&waiting, Line::Join).await, Ok(Attempt::Busy(_))));
+    let left: i64 = ask(&url, &["PTTL", "tenure:f"]).await;
+    assert!(left > 0, "{left}");
+}
+
 /// Every token is above all before it, over all locks: also when the fence is ahead of the clock, or lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_fence_numbers_all_locks() {

@@ -62,9 +62,6 @@ for i = from, count do
           number = call('ZINCRBY', fence, '1', '@LAYOUT@')
           token = tonumber(number)
         end
-        if string.byte(ARGV[3]) == 43 then
-          call('PEXPIREAT', fence, format('%d', now + @FENCE_MS@))
-        end
         after = format('\nx\n%d\n', now) .. number .. '\n' .. channel .. '\n' .. reason
       end
     end
@@ -118,6 +115,10 @@ for i = from, count do
     slow = slow or {}
     slow[#slow + 1] = i
   end
+end
+-- Whatever became of the attempt: another of the same client may have made the fence before it came here.
+if string.byte(ARGV[3]) == 43 then
+  call('PEXPIREAT', fence, format('%d', now + @FENCE_MS@))
 end
 if not slow then
   return replies
