@@ -12,6 +12,9 @@ pub(crate) enum Contender {
     Rslock,
     /// `SET NX PX` and `DEL` through the client that tenure uses: no lock, but the floor of what two commands cost.
     Plain,
+    /// The same client, and two scripts of two commands each: `INCR` and `SET NX PX`, `GET` and `DEL`. The least that a
+    /// lock with a token must do.
+    Counted,
     /// The `Lock` of `redis-py`, its asyncio flavour.
     RedisPy,
     /// `redlock` from npm, over `ioredis`.
@@ -19,7 +22,8 @@ pub(crate) enum Contender {
 }
 
 impl Contender {
-    pub(crate) const ALL: [Self; 5] = [Self::Tenure, Self::Rslock, Self::Plain, Self::RedisPy, Self::Redlock];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Tenure, Self::Rslock, Self::Plain, Self::Counted, Self::RedisPy, Self::Redlock];
     /// Those that can wait for a lock.
     pub(crate) const WAITING: [Self; 4] = [Self::Tenure, Self::Rslock, Self::RedisPy, Self::Redlock];
 
@@ -28,6 +32,7 @@ impl Contender {
             Self::Tenure => "tenure",
             Self::Rslock => "rslock",
             Self::Plain => "plain",
+            Self::Counted => "counted",
             Self::RedisPy => "redis-py",
             Self::Redlock => "redlock",
         }
@@ -41,7 +46,7 @@ impl Contender {
     /// what it sends itself, so the calls of these are exactly the requests.
     pub(crate) const fn sends(self) -> &'static [&'static str] {
         match self {
-            Self::Tenure | Self::Redlock => &["evalsha", "eval"],
+            Self::Tenure | Self::Counted | Self::Redlock => &["evalsha", "eval"],
             Self::Rslock | Self::RedisPy => &["set", "evalsha", "eval"],
             Self::Plain => &["set", "del"],
         }

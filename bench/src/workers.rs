@@ -40,7 +40,7 @@ impl Worker {
         let mut command = match contender {
             Contender::RedisPy => peers::redis_py(),
             Contender::Redlock => peers::redlock(),
-            Contender::Tenure | Contender::Rslock | Contender::Plain => {
+            Contender::Tenure | Contender::Rslock | Contender::Plain | Contender::Counted => {
                 let this = std::env::current_exe().map_err(|error| error.to_string())?;
                 let mut command = Command::new(this);
                 command.args(["worker", contender.name()]);

@@ -39,6 +39,7 @@ const fn colour(contender: Contender) -> &'static str {
         Contender::Tenure => "#0b6e4f",
         Contender::Rslock => "#c8553d",
         Contender::Plain => "#8a8f98",
+        Contender::Counted => "#c9ccd1",
         Contender::RedisPy => "#3a6ea5",
         Contender::Redlock => "#b08900",
     }

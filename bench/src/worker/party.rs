@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
-use redis::{Client, IntoConnectionInfo};
+use redis::{Client, IntoConnectionInfo, Script};
 use rslock::LockManager;
 use tenure_core::{Guard, Locks};
 use tenure_redis::{Redis, RedisConfig};
@@ -18,13 +18,21 @@ pub(crate) enum Locker {
     /// With the number of acquires that were refused and go on.
     Rslock(LockManager, AtomicU64),
     Plain(MultiplexedConnection, AtomicU64),
+    Counted(MultiplexedConnection, AtomicU64, [Script; 2]),
 }
+
+/// Takes a number, then the lock; answers with both, or with nothing.
+const TAKE: &str = "local token = redis.call('INCR', KEYS[2])
+return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) and token";
+/// Gives back what is ours.
+const GIVE_BACK: &str = "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('DEL', KEYS[1])";
 
 /// What is given back.
 pub(crate) enum Held {
     Tenure(Guard),
     Rslock(rslock::Lock),
     Plain(String),
+    Counted(String, u64),
 }
 
 impl Locker {
@@ -47,7 +55,12 @@ impl Locker {
                 let info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
                 let client = Client::open(info).map_err(|error| error.to_string())?;
                 let connection = client.get_multiplexed_async_connection().await;
-                Self::Plain(connection.map_err(|error| error.to_string())?, AtomicU64::new(0))
+                let connection = connection.map_err(|error| error.to_string())?;
+                if contender == Contender::Counted {
+                    Self::Counted(connection, AtomicU64::new(0), [Script::new(TAKE), Script::new(GIVE_BACK)])
+                } else {
+                    Self::Plain(connection, AtomicU64::new(0))
+                }
             }
         }))
     }
@@ -76,6 +89,14 @@ impl Locker {
                     set.query_async(&mut connection.clone()).await.map_err(|error| error.to_string())?;
                 answer.map(|_| Held::Plain(name.to_owned())).ok_or_else(|| "busy".to_owned())
             }
+            Self::Counted(connection, serial, [take, _]) => {
+                let value = serial.fetch_add(1, Ordering::Relaxed);
+                let mut call = take.key(name);
+                call.key("tokens").arg(value).arg(ttl.as_millis() as u64);
+                let token: Option<u64> =
+                    call.invoke_async(&mut connection.clone()).await.map_err(|error| error.to_string())?;
+                token.map(|_| Held::Counted(name.to_owned(), value)).ok_or_else(|| "busy".to_owned())
+            }
         }
     }
 
@@ -90,6 +111,11 @@ impl Locker {
                 let mut delete = redis::cmd("DEL");
                 delete.arg(name);
                 delete.exec_async(&mut connection.clone()).await.map_err(|error| error.to_string())
+            }
+            (Self::Counted(connection, _, [_, give_back]), Held::Counted(name, value)) => {
+                let mut call = give_back.key(name);
+                let freed = call.arg(value).invoke_async(&mut connection.clone()).await;
+                freed.map_err(|error| error.to_string())
             }
             _ => Err("held by another contender".into()),
         }
@@ -107,7 +133,7 @@ impl Locker {
         match self {
             Self::Tenure(locks) => locks.stats().waiting,
             Self::Rslock(_, waiting) => waiting.load(Ordering::Relaxed),
-            Self::Plain(..) => 0,
+            Self::Plain(..) | Self::Counted(..) => 0,
         }
     }
 

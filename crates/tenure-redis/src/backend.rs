@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use futures_util::stream::{self, StreamExt};
 use redis::{Cmd, Value};
+use tenure_core::clock::sleep_until;
 use tenure_core::{
     Answer, Attempt, Backend, BootInstant, BoxFuture, Busy, Bytes, Capabilities, Claim, ClaimId, Clock,
     Deployment, Eviction, Fence, FencingToken, Grant, Line, LockName, LockPage, LockState, Mode, Reason,
@@ -27,8 +27,8 @@ use crate::supervisor::{Live, Reply, Supervisor};
 
 /// How many claims one script call renews at most: more would hold up the server's other clients.
 const RENEW_AT_ONCE: usize = 64;
-/// How many such calls are under way at a time.
-const RENEWALS_UNDER_WAY: usize = 2;
+/// What part of the shortest ttl the pauses between such calls take at most, all together.
+const PAUSES_PART: u32 = 32;
 /// How many keys one step of a listing looks at, and how many steps one page takes at most.
 const SCAN_COUNT: usize = 1000;
 const SCAN_STEPS: usize = 16;
@@ -394,10 +394,22 @@ impl Backend for Redis {
         if let Means::Native(_) = self.inner.means {
             return native::renew(&self.inner, claims).await;
         }
-        // One after the other, nearly: a server that is told everything at once has no time for others meanwhile.
-        let batches: Vec<_> = claims.chunks(RENEW_AT_ONCE).map(|batch| self.inner.renew(batch)).collect();
-        let renewed: Vec<_> = stream::iter(batches).buffered(RENEWALS_UNDER_WAY).collect().await;
-        renewed.concat()
+        let ttl = claims.iter().map(|claim| claim.ttl.get()).min().unwrap_or_default();
+        let calls = u32::try_from(claims.len().div_ceil(RENEW_AT_ONCE)).unwrap_or(u32::MAX);
+        let pause_max = ttl / PAUSES_PART / calls.max(1);
+        let mut renewed = Vec::with_capacity(claims.len());
+        for batch in claims.chunks(RENEW_AT_ONCE) {
+            let begun = self.inner.clock.now();
+            renewed.extend(self.inner.renew(batch).await);
+            let is_last = renewed.len() >= claims.len();
+            if !is_last && renewed.last().is_some_and(Result::is_ok) {
+                // As long for others as it took: a server that is told everything at once has no time for them.
+                let now = self.inner.clock.now();
+                let pause = now.saturating_since(begun).min(pause_max);
+                sleep_until(self.inner.clock.clone(), now + pause).await;
+            }
+        }
+        renewed
     }
 
     async fn release(&self, claim: &Claim, trail: Trail) -> Answer<Released> {

@@ -22,7 +22,7 @@ use crate::supervisor::Live;
 /// How many requests go alone at a time, before others gather.
 const ALONE_MAX: usize = 2;
 /// How many carriers there are at the most.
-const CARRIERS_MAX: usize = 4;
+const CARRIERS_MAX: usize = 8;
 /// How many requests travel together at most: the server does nothing else meanwhile.
 const TOGETHER_MAX: usize = 64;
 

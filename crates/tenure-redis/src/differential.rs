@@ -417,6 +417,34 @@ async fn the_scripts_and_the_machine_agree() {
     }
 }
 
+/// Each of them joins before the one in front leaves, and leaves before it would come back to keep its place.
+#[tokio::test]
+async fn a_line_of_newcomers_does_not_expire() {
+    let (_server, mut connection) = start(Kind::Redis7, str::to_owned).await;
+    let name = LockName::new("newcomers").expect("a good name");
+    let claims: Vec<Claim> = (0..40)
+        .map(|i| Claim {
+            name: name.clone(),
+            id: ClaimId::from_bytes([i; 16]),
+            mode: Mode::Exclusive,
+            ttl: Ttl::new(Duration::from_secs(3600)).expect("a good ttl"),
+            tie: Tie::Process,
+            label: Label::new("a/1/x").expect("a good label"),
+            reason: None,
+        })
+        .collect();
+    let mut now = START_MICROS + 1;
+    for i in 0..claims.len() {
+        let (answer, _) = real(&mut connection, now, &claims, &Verb::Attempt(i, Line::Join)).await;
+        assert_eq!(answer.starts_with("busy"), i > 0, "{answer}");
+        if i > 1 {
+            let (answer, _) = real(&mut connection, now, &claims, &Verb::Release(i - 1, Trail::Clean)).await;
+            assert_eq!(answer, "Waited", "the line was gone after {} ms", (now - START_MICROS) / 1000);
+        }
+        now += u64::try_from(RULES.line_ttl.as_micros()).expect("short") / 5 + 1;
+    }
+}
+
 /// The comparison has teeth: each of these slips is found.
 #[tokio::test]
 async fn broken_scripts_are_found() {
@@ -459,8 +487,10 @@ async fn broken_scripts_are_found() {
             "number = call('ZINCRBY', KEYS[1], '1', '2')",
             "number = call('ZSCORE', KEYS[1], '2')",
         ),
-        ("a place in line is taken twice", "place = last[2] + 1", "place = last[2] - 1"),
-        ("an ended claim stands in line again", " and call('EXISTS', main .. ':t') == 0 then", " then"),
+        ("a place in line is taken twice", "place = before + 1", "place = before - 1"),
+        ("an ended claim stands in line again", " and (waiting > 0 or keys == 1) then", " then"),
+        ("an ended claim stands in line again, behind others", " and keys < 3 and ", " and "),
+        ("a claim stands in line twice", "pcall_('HSETNX', c,", "1 + pcall_('HSET', c,"),
         ("a lock with a line is free", "KEYS[2], KEYS[2] .. ':c', ", "KEYS[2], "),
         (
             "a dead waiter is handed the lock",

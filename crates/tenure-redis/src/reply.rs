@@ -37,6 +37,15 @@ impl Answers {
             let held = vec![Value::Boolean(true); usize::try_from(freed).unwrap_or(0)];
             return Ok(Self { store_micros: 0, items: held.into_iter() });
         }
+        // A single grant, numbered by the clock: its name, and the number.
+        if let Some((answered, token)) = text(&reply).and_then(|text| text.split_once(' ')) {
+            let Ok(store_micros) = token.parse() else { return Err(garbled("no token")) };
+            if answered.parse().ok() != asked {
+                return Err(garbled(OUT_OF_STEP));
+            }
+            let granted = vec![Value::Int(i64::try_from(store_micros).unwrap_or(i64::MAX))];
+            return Ok(Self { store_micros, items: granted.into_iter() });
+        }
         let Value::Array(items) = reply else { return Err(garbled("no list")) };
         let mut items = items.into_iter();
         let store_micros = items.next().as_ref().and_then(unsigned).ok_or_else(|| garbled("no time"))?;

@@ -43,6 +43,7 @@ impl Scripts {
             let code = code
                 .replace("-- @include line.lua\n", LINE)
                 .replace("@LINE_TTL_MS@", &ms(rules.line_ttl))
+                .replace("@LATE_US@", &(rules.line_ttl / 2).as_micros().to_string())
                 .replace("@FIRST_TTL_MS@", &ms(rules.first_ttl))
                 .replace("@TOMBSTONE_MS@", &ms(rules.tombstone_ttl))
                 .replace("@WAITERS_MAX@", &rules.waiters_max.to_string())

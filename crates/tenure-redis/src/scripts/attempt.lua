@@ -5,7 +5,8 @@
 --       live on; until (store µs); mode, ttl in ms, reason; then of each claim its value (label#id)
 --       mode: x exclusive, s shared, p:N:OF permits, o once; in capitals: pass by, never stay in line;
 --       with =ID at its end: take over the grant of that claim, or nothing
--- Reply {store µs, until, answer...}, or {store µs, until, 'L'} for all of them if the request came too late
+-- Reply {store µs, until, answer...}, or {store µs, until, 'L'} for all of them if the request came too late; of a single
+--       claim that is granted with the store's µs as its token, only until, a space, and that number
 --       answer: token of a grant with the whole ttl · {'S', outcome} · {'R', kind, text} · {'E', error}
 --       · {'B', ahead or -1, look again in ms, and of a holder: value, expires in ms, token, mode, held for ms, reason}
 --
@@ -28,7 +29,8 @@ local sub, match, format, call, pcall_ = string.sub, string.match, string.format
 
 -- The usual cases, written out: a free lock, and a place in the line behind one that holds alone. Whatever is not so
 -- is left to the general way below, and nothing has changed by then.
-local are_free
+-- How many of all the keys are there: main, :c and :t.
+local there
 if stride > 1 then
   slow = {}
   for i = 1, count do
@@ -36,24 +38,27 @@ if stride > 1 then
   end
   from = count + 1
 elseif count == 1 then
-  are_free = call('EXISTS', KEYS[2], KEYS[2] .. ':c', KEYS[2] .. ':t') == 0
+  there = call('EXISTS', KEYS[2], KEYS[2] .. ':c', KEYS[2] .. ':t')
 else
   local looked_at = {}
   for i = 1, count do
     local main = KEYS[i + 1]
     looked_at[3 * i - 2], looked_at[3 * i - 1], looked_at[3 * i] = main, main .. ':c', main .. ':t'
   end
-  are_free = call('EXISTS', unpack(looked_at)) == 0
+  there = call('EXISTS', unpack(looked_at))
 end
 -- One token for all that are granted at once, each of them another lock; and what stands after the value.
-local token, after
+local token, number, after
 for i = from, count do
   local main, value = KEYS[i + 1], ARGV[i + 7]
-  local answer
-  if (mode == 'x' or mode == 'X') and (are_free or call('EXISTS', main, main .. ':c', main .. ':t') == 0) then
+  local answer, keys
+  if mode == 'x' or mode == 'X' then
+    keys = (count == 1 or there == 0) and there or call('EXISTS', main, main .. ':c', main .. ':t')
+  end
+  if keys == 0 then
     if not token then
       token = now_us > floor and now_us or floor + 1
-      local number = format('%d', token)
+      number = format('%d', token)
       local is_higher = pcall_('ZADD', fence, 'GT', 'CH', number, '@LAYOUT@')
       if type(is_higher) == 'table' then
         token, answer = nil, {'E', is_higher.err}
@@ -73,39 +78,45 @@ for i = from, count do
       -- Two of them wanted the same lock. The first has it.
       call('SET', main, before, 'PX', ttl)
     end
-  elseif mode == 'x' and channel ~= '' and now_us % 16 > 0 then
-    local c, id, text = main .. ':c', sub(value, -32), pcall_('GET', main)
-    local holder, since, number, why
+  elseif mode == 'x' and keys < 3 and channel ~= '' and now_us % 64 > 0 then
+    local c, q, text = main .. ':c', main .. ':q', pcall_('GET', main)
+    local holder, since, its_number, why
     if type(text) == 'string' then
-      holder, since, number, why = match(text, '^([^\n]*)\nx\n(%d+)\n(%d+)\n[^\n]*\n([^\n]*)$')
+      holder, since, its_number, why = match(text, '^([^\n]*)\nx\n(%d+)\n(%d+)\n[^\n]*\n([^\n]*)$')
     end
-    if holder and holder ~= value and pcall_('HGET', c, id) == false and call('EXISTS', main .. ':t') == 0 then
-      local q = main .. ':q'
+    if holder and holder ~= value then
       local last = pcall_('ZRANGE', q, '-1', '-1', 'WITHSCORES')
-      local waiting = last.err and @WAITERS_MAX@ or call('ZCARD', q)
-      if waiting < @WAITERS_MAX@ then
-        local place = now_us
-        if last[2] and tonumber(last[2]) >= place then
-          -- The clock went back, or two came at once: behind the last all the same.
-          place = last[2] + 1
-        end
-        place = format('%d', place)
-        call('ZADD', q, place, id)
-        call('HSET', c, id, format('w\n%d\n%s\n%s\nx\n1\n0\n%s\n%s\n%s', now + @LINE_TTL_MS@, place, ttl, channel,
-          sub(value, 1, -34), reason))
-        -- Twice as long as needed, so that it is not needed every time.
-        if call('PTTL', q) < @LINE_TTL_MS@ then
-          local till = format('%d', now + 2 * @LINE_TTL_MS@)
-          call('PEXPIREAT', q, till)
-          if call('PTTL', c) < 2 * @LINE_TTL_MS@ then
-            call('PEXPIREAT', c, till)
+      local waiting = last.err and @WAITERS_MAX@ or last[1] and call('ZCARD', q) or 0
+      -- The second key is that of those who wait. If none does, it may be that of ended claims.
+      if waiting < @WAITERS_MAX@ and (waiting > 0 or keys == 1) then
+        local place, is_first = now_us, true
+        if last[2] then
+          local before = tonumber(last[2])
+          if before >= place then
+            -- The clock went back, or two came at once: behind the last all the same.
+            place = before + 1
           end
+          is_first = (before - before % @LATE_US@) ~= (now_us - now_us % @LATE_US@)
         end
-        local left, look = call('PTTL', main), math.floor(@LINE_TTL_MS@ / 3)
-        if left >= 0 and waiting < 3 and left + 2 + 50 * waiting < look then
-          look = left + 2 + 50 * waiting
+        local place_number, id = format('%d', place), sub(value, -32)
+        -- Not if it is known: it has its place, or had.
+        if pcall_('HSETNX', c, id, format('w\n%d\n%s\n%s\nx\n1\n0\n%s\n%s\n%s', now + @LINE_TTL_MS@,
+          place_number, ttl, channel, sub(value, 1, -34), reason)) == 1 then
+          call('ZADD', q, place_number, id)
+          -- Longer than needed, so that only the first of a while need see to it.
+          if is_first then
+            local till = format('%d', now + 2 * @LINE_TTL_MS@)
+            call('PEXPIREAT', q, till)
+            if call('PTTL', c) < 2 * @LINE_TTL_MS@ then
+              call('PEXPIREAT', c, till)
+            end
+          end
+          local left, look = call('PTTL', main), math.floor(@LINE_TTL_MS@ / 3)
+          if left >= 0 and waiting < 3 and left + 2 + 50 * waiting < look then
+            look = left + 2 + 50 * waiting
+          end
+          answer = {'B', waiting, look, holder, left, tonumber(its_number), 'x', now - since, why}
         end
-        answer = {'B', waiting, look, holder, left, tonumber(number), 'x', now - since, why}
       end
     end
   end
@@ -121,6 +132,9 @@ if string.byte(ARGV[3]) == 43 then
   call('PEXPIREAT', fence, format('%d', now + @FENCE_MS@))
 end
 if not slow then
+  if count == 1 and token == now_us then
+    return ARGV[4] .. ' ' .. number
+  end
   return replies
 end
 
@@ -271,7 +285,7 @@ local function attempt(value, mode, ttl, reason)
         return {'R', 'full', '@WAITERS_MAX@'}
       end
       -- Now and then: those that were passed over and never came back.
-      if now_us % 16 == 0 and redis.call('HLEN', c) > 2 * (waiting + redis.call('ZCARD', s)) + 64 then
+      if now_us % 64 == 0 and redis.call('HLEN', c) > 2 * (waiting + redis.call('ZCARD', s)) + 64 then
         sweep()
       end
       place = next_place()
@@ -281,8 +295,8 @@ local function attempt(value, mode, ttl, reason)
       channel = channel, label = label, reason = reason
     })
     redis.call('ZADD', q, whole(place), id)
-    -- Twice as long as needed, so that it is not needed every time.
-    if redis.call('PTTL', q) < @LINE_TTL_MS@ then
+    -- Longer than needed, so that it is not needed every time.
+    if redis.call('PTTL', q) < 2 * @LINE_TTL_MS@ - @LATE_US@ / 1000 then
       redis.call('PEXPIREAT', q, whole(now + 2 * @LINE_TTL_MS@))
       extend(c, now + 2 * @LINE_TTL_MS@)
     end
