@@ -291,12 +291,14 @@ async fn a_full_store_still_releases_renews_and_hands_over() {
         granted(backend.attempt(&holder, Line::Join).await);
         let Ok(Attempt::Busy(busy)) = backend.attempt(&waiter, Line::Join).await else { panic!() };
         let _: redis::Value = ask(&url, &["CONFIG", "SET", "maxmemory", "1"]).await;
-        let other = claim("full/other", Mode::Exclusive, Duration::from_secs(30));
-        let answer = backend.attempt(&other, Line::Join).await;
-        assert!(
-            matches!(&answer, Err(StoreError::Refused(r)) if r.kind == RefusalKind::Unavailable),
-            "{kind:?} {answer:?}"
-        );
+        for name in ["full/other", "full"] {
+            let other = claim(name, Mode::Exclusive, Duration::from_secs(30));
+            let answer = backend.attempt(&other, Line::Join).await;
+            assert!(
+                matches!(&answer, Err(StoreError::Refused(r)) if r.kind == RefusalKind::Unavailable),
+                "{kind:?} {answer:?}"
+            );
+        }
         let renewals = backend.renew(std::slice::from_ref(&holder)).await;
         assert!(matches!(renewals[0], Ok(Renewal::Renewed { .. })), "{kind:?} {renewals:?}");
         assert_eq!(backend.release(&holder, Trail::Clean).await.unwrap(), Released::Held, "{kind:?}");
