@@ -94,8 +94,8 @@ impl Redis {
             means,
             seen: AtomicU64::new(0),
             capabilities,
-            attempts: Batch::new(|scripts| &scripts.attempt, attempt_header),
-            releases: Batch::new(|scripts| &scripts.release, release_header),
+            attempts: Batch::new(|scripts| &scripts.attempt),
+            releases: Batch::new(|scripts| &scripts.release),
             supervisor,
         });
         let _ = orphans.set(Arc::downgrade(&inner));
@@ -103,28 +103,12 @@ impl Redis {
     }
 }
 
-fn attempt_header(inner: &Inner, live: &Live, command: &mut Cmd) -> Option<u64> {
-    Some(header(inner, live, command, live.is_fence_due(inner.clock.now())))
-}
-
-/// What the release script needs to know only if somebody waits.
-fn release_header(inner: &Inner, live: &Live, command: &mut Cmd) -> Option<u64> {
-    command.arg(format!("{}\n{}", live.server.run_id, inner.seen.load(Ordering::Relaxed)));
-    None
-}
-
-/// The arguments that every other script starts with, after the keys. Answers the name of the request.
-fn header(inner: &Inner, live: &Live, command: &mut Cmd, keeps_fence: bool) -> u64 {
+/// The arguments that the scripts start with, after the keys; attempt and release have headers of their own. Answers the
+/// name of the request.
+fn header(inner: &Inner, live: &Live, command: &mut Cmd) -> u64 {
     let asked = inner.supervisor.latest(live);
-    let channel = if live.is_subscribed { inner.supervisor.channel.as_str() } else { "" };
-    command.arg(&*live.server.run_id).arg(channel);
-    let seen = inner.seen.load(Ordering::Relaxed);
-    if keeps_fence {
-        command.arg(format!("+{seen}"));
-    } else {
-        command.arg(seen);
-    }
-    command.arg(asked);
+    command.arg(&*live.server.run_id).arg(inner.supervisor.channel_of(live));
+    command.arg(inner.seen.load(Ordering::Relaxed)).arg(asked);
     asked
 }
 
@@ -174,7 +158,7 @@ impl Inner {
         let fill = |live: &Live, command: &mut Cmd| {
             command.arg(1 + keys.count()).arg(self.layout.fence());
             keys.write_to(command);
-            asked.store(header(self, live, command, false), Ordering::Relaxed);
+            asked.store(header(self, live, command), Ordering::Relaxed);
             arguments(command);
         };
         let mut reply = self.supervisor.run(script, 16, keys.size() + size + 200, fill).await?;
@@ -226,7 +210,7 @@ impl Inner {
             command.arg(1 + all.iter().map(|(keys, _, _)| keys.count()).sum::<usize>());
             command.arg(self.layout.fence());
             all.iter().for_each(|(keys, _, _)| keys.write_to(command));
-            asked.store(header(self, live, command, false), Ordering::Relaxed);
+            asked.store(header(self, live, command), Ordering::Relaxed);
             for (_, value, ttl) in &all {
                 command.arg(value).arg(ttl);
             }

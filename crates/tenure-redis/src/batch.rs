@@ -41,23 +41,44 @@ pub(crate) enum Terms {
 }
 
 impl Terms {
-    fn write_to(&self, command: &mut Cmd) {
+    /// Adds what comes before the claims. Answers the name of the request, if it has one. As few arguments as may be: each
+    /// costs the server as much as half a command.
+    fn write_to(&self, inner: &Inner, live: &Live, command: &mut Cmd) -> Option<u64> {
+        let (run_id, seen) = (&live.server.run_id, inner.seen.load(Ordering::Relaxed));
         match self {
             Self::Attempt { mode, line, ttl, reason } => {
+                let asked = inner.supervisor.latest(live);
+                if live.is_fence_due(inner.clock.now()) {
+                    command.arg(format!("+{seen}"));
+                } else {
+                    command.arg(seen);
+                }
+                command.arg(asked);
                 match (mode, line) {
-                    (Mode::Exclusive, Line::Join) => command.arg("x"),
-                    _ => command.arg(mode_text(*mode, *line)),
+                    (Mode::Exclusive, Line::Join) => command.arg(joined("x", run_id)),
+                    _ => command.arg(joined(&mode_text(*mode, *line), run_id)),
                 };
-                command.arg(*ttl).arg(reason.as_ref().map_or("", Reason::as_str));
+                let reason = reason.as_ref().map_or("", Reason::as_str);
+                command.arg(*ttl).arg(joined(inner.supervisor.channel_of(live), reason));
+                Some(asked)
             }
-            Self::Release { trail: Trail::Clean } => {
-                command.arg("c");
-            }
-            Self::Release { trail: Trail::Doubtful } => {
-                command.arg("d");
+            Self::Release { trail } => {
+                // What is needed only if somebody waits.
+                command.arg(format!("{run_id}\n{seen}"));
+                command.arg(if *trail == Trail::Clean { "c" } else { "d" });
+                None
             }
         }
     }
+}
+
+/// Two lines.
+fn joined(first: &str, second: &str) -> String {
+    let mut both = String::with_capacity(first.len() + 1 + second.len());
+    both.push_str(first);
+    both.push('\n');
+    both.push_str(second);
+    both
 }
 
 /// The answer to one request.
@@ -70,8 +91,6 @@ pub(crate) struct Answered {
 /// Collects requests of one kind.
 pub(crate) struct Batch {
     script: fn(&Scripts) -> &Script,
-    /// Adds the arguments that come before those of the requests. Answers the name of the request, if it has one.
-    header: fn(&Inner, &Live, &mut Cmd) -> Option<u64>,
     state: Mutex<State>,
 }
 
@@ -89,11 +108,8 @@ impl Request {
 }
 
 impl Batch {
-    pub(crate) fn new(
-        script: fn(&Scripts) -> &Script,
-        header: fn(&Inner, &Live, &mut Cmd) -> Option<u64>,
-    ) -> Self {
-        Self { script, header, state: Mutex::default() }
+    pub(crate) fn new(script: fn(&Scripts) -> &Script) -> Self {
+        Self { script, state: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -182,8 +198,7 @@ impl Batch {
             command.arg(1 + requests.iter().map(|request| request.keys.count()).sum::<usize>());
             command.arg(inner.layout.fence());
             requests.iter().for_each(|request| request.keys.write_to(command));
-            asked.store((self.header)(inner, live, command).unwrap_or(0), Ordering::Relaxed);
-            terms.write_to(command);
+            asked.store(terms.write_to(inner, live, command).unwrap_or(0), Ordering::Relaxed);
             for request in requests {
                 command.arg(&request.value);
             }

@@ -114,9 +114,12 @@ impl Real {
             let mut command = Cmd::new();
             command.arg(first).arg(second).arg(2).arg(format!("{}:f", keys.main()));
             keys.write_to(&mut command);
-            // The release script has a shorter header.
-            let header: &[&str] =
-                if script == 2 { &["run\n0"] } else { &["run", "channel", "0", "9007199254740991"] };
+            // Two of them have a header of their own.
+            let header: &[&str] = match script {
+                0 => &["0", "9007199254740991"],
+                2 => &["run\n0"],
+                _ => &["run", "channel", "0", "9007199254740991"],
+            };
             command.arg(header);
             command.arg(arguments).arg(now / 1_000_000).arg(now % 1_000_000);
             command
@@ -227,9 +230,9 @@ async fn real(real: &mut Real, now: u64, claims: &[Claim], verb: &Verb) -> (Stri
         Verb::Attempt(i, line) => {
             let claim = &claims[*i];
             let arguments = [
-                mode_text(claim.mode, *line),
+                mode_text(claim.mode, *line) + "\nrun",
                 millis(claim.ttl.get()).to_string(),
-                String::new(),
+                "channel\n".into(),
                 value_of(claim),
             ];
             let (reply, told) = real.run(0, name, now, &arguments).await.expect("an answer");
@@ -468,8 +471,8 @@ async fn broken_scripts_are_found() {
         ("a settled line is left standing", "  redis.call('DEL', q, c)\n", ""),
         (
             "a token is given twice",
-            "token = tonumber(redis.call('ZINCRBY', fence, '1', '2'))",
-            "token = tonumber(redis.call('ZSCORE', fence, '2'))",
+            "token = tonumber(redis.call('ZINCRBY', fence, '1', '3'))",
+            "token = tonumber(redis.call('ZSCORE', fence, '3'))",
         ),
         ("permits are not counted", "return taken + n <= of", "return true"),
         (
@@ -479,18 +482,20 @@ async fn broken_scripts_are_found() {
         ),
         (
             "a token is given twice, at once",
-            "number = call('ZINCRBY', fence, '1', '2')",
-            "number = call('ZSCORE', fence, '2')",
+            "number = call('ZINCRBY', fence, '1', '3')",
+            "number = call('ZSCORE', fence, '3')",
         ),
         (
             "a token is given twice, from hand to hand",
-            "number = call('ZINCRBY', KEYS[1], '1', '2')",
-            "number = call('ZSCORE', KEYS[1], '2')",
+            "number = call('ZINCRBY', KEYS[1], '1', '3')",
+            "number = call('ZSCORE', KEYS[1], '3')",
         ),
         ("a place in line is taken twice", "place = before + 1", "place = before - 1"),
         ("an ended claim stands in line again", " and (waiting > 0 or keys == 1) then", " then"),
         ("an ended claim stands in line again, behind others", " and keys < 3 and ", " and "),
         ("a claim stands in line twice", "pcall_('HSETNX', c,", "1 + pcall_('HSET', c,"),
+        ("a holder forgets that somebody came", "if flag == '-' then", "if false then"),
+        ("a holder forgets that somebody came, the general way", "    note_line()\n", ""),
         ("a lock with a line is free", "KEYS[2], KEYS[2] .. ':c', ", "KEYS[2], "),
         (
             "a dead waiter is handed the lock",

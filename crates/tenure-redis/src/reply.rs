@@ -258,7 +258,10 @@ pub(crate) fn alone(value: &str, left: Option<u64>, now: u64) -> Option<Holder> 
         label,
         fingerprint,
         token: number(3).filter(|token| *token > 0).map(FencingToken::new),
-        mode: fields.get(1).copied().and_then(mode_of).or(Some(Mode::Exclusive)),
+        mode: fields
+            .get(1)
+            .and_then(|mode| mode_of(mode.trim_end_matches(['-', '+'])))
+            .or(Some(Mode::Exclusive)),
         held_for: number(2).map(|since| Duration::from_millis(now.saturating_sub(since))),
         expires_in: left.map(Duration::from_millis),
         reason: fields.get(5).and_then(|reason| reason_of(reason).0),

@@ -15,7 +15,7 @@ const FENCE_MIN: Duration = Duration::from_secs(48 * 60 * 60);
 
 /// How the keys of a lock are laid out, by number. It is the name of the fence's one member: who finds another there must
 /// not touch the locks.
-pub(crate) const LAYOUT: &str = "2";
+pub(crate) const LAYOUT: &str = "3";
 
 /// A script, and the hash it is called by.
 #[derive(Debug)]

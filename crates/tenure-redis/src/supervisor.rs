@@ -112,6 +112,11 @@ impl Supervisor {
         if before < latest { latest } else { live.named.fetch_add(1, Ordering::Relaxed) + 1 }
     }
 
+    /// Where this process is told, if it can be.
+    pub(crate) fn channel_of(&self, live: &Live) -> &str {
+        if live.is_subscribed { &self.channel } else { "" }
+    }
+
     /// Reads the answers of a script. Replies that do not go with the requests end the connection: a middlebox may have
     /// delivered something twice.
     pub(crate) fn read(&self, reply: &mut Reply, asked: Option<u64>) -> Result<Answers, StoreError> {

@@ -439,7 +439,7 @@ async fn a_store_of_another_layout_is_not_touched() {
     let server = Server::start(Kind::Redis7);
     let url = server.url();
     let before = connect(&url, QUICK).await;
-    let _: redis::Value = ask(&url, &["ZADD", "tenure:f", "1", "3"]).await;
+    let _: redis::Value = ask(&url, &["ZADD", "tenure:f", "1", "2"]).await;
     let mut config = RedisConfig::from_url(&url).unwrap();
     config.rules = QUICK;
     let refused = Redis::connect(config).await.unwrap_err();
@@ -479,7 +479,7 @@ async fn one_fence_numbers_all_locks() {
     let mut last = 0;
     let ahead = 3_000_000_000_000_000_u64.to_string();
     for (i, change) in
-        [None, Some(vec!["ZADD", "tenure:f", &ahead, "2"]), Some(vec!["DEL", "tenure:f"]), None]
+        [None, Some(vec!["ZADD", "tenure:f", &ahead, "3"]), Some(vec!["DEL", "tenure:f"]), None]
             .into_iter()
             .enumerate()
     {

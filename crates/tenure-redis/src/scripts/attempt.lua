@@ -1,8 +1,9 @@
 -- One step of claims towards holding their locks.
 --
 -- KEYS  the fence; then per claim its main key, and where that is not also the base of the other keys, the base after it
--- ARGV  run id of the server, channel of this process, highest token seen, with + before it now and then: let the fence
---       live on; until (store µs); mode, ttl in ms, reason; then of each claim its value (label#id)
+-- ARGV  highest token seen, with + before it now and then: let the fence live on; until (store µs);
+--       mode, a line break, run id of the server; ttl in ms; channel of this process, a line break, reason;
+--       then of each claim its value (label#id)
 --       mode: x exclusive, s shared, p:N:OF permits, o once; in capitals: pass by, never stay in line;
 --       with =ID at its end: take over the grant of that claim, or nothing
 -- Reply {store µs, until, answer...}, or {store µs, until, 'L'} for all of them if the request came too late; of a single
@@ -17,14 +18,13 @@
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now = (now_us - now_us % 1000) / 1000
-local fence, run_id, channel, floor = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
-if now_us > tonumber(ARGV[4]) then
-  return {now_us, ARGV[4], 'L'}
+local fence, floor, ttl = KEYS[1], tonumber(ARGV[1]), ARGV[4]
+if now_us > tonumber(ARGV[2]) then
+  return {now_us, ARGV[2], 'L'}
 end
-local count = #ARGV - 7
+local count = #ARGV - 5
 local stride = (#KEYS - 1) / count
-local replies, slow, from = {now_us, ARGV[4]}, nil, 1
-local mode, ttl, reason = ARGV[5], ARGV[6], ARGV[7]
+local replies, slow, from = {now_us, ARGV[2]}, nil, 1
 local sub, match, format, call, pcall_ = string.sub, string.match, string.format, redis.call, redis.pcall
 
 -- The usual cases, written out: a free lock, and a place in the line behind one that holds alone. Whatever is not so
@@ -47,12 +47,13 @@ else
   end
   there = call('EXISTS', unpack(looked_at))
 end
+local stays_in_line, passes_by = sub(ARGV[3], 1, 2) == 'x\n', sub(ARGV[3], 1, 2) == 'X\n'
 -- One token for all that are granted at once, each of them another lock; and what stands after the value.
 local token, number, after
 for i = from, count do
-  local main, value = KEYS[i + 1], ARGV[i + 7]
+  local main, value = KEYS[i + 1], ARGV[i + 5]
   local answer, keys
-  if mode == 'x' or mode == 'X' then
+  if stays_in_line or passes_by then
     keys = (count == 1 or there == 0) and there or call('EXISTS', main, main .. ':c', main .. ':t')
   end
   if keys == 0 then
@@ -67,7 +68,7 @@ for i = from, count do
           number = call('ZINCRBY', fence, '1', '@LAYOUT@')
           token = tonumber(number)
         end
-        after = format('\nx\n%d\n', now) .. number .. '\n' .. channel .. '\n' .. reason
+        after = format('\nx-\n%d\n', now) .. number .. '\n' .. ARGV[5]
       end
     end
     -- With GET, for what it answers then is cheaper to take in than OK.
@@ -78,13 +79,15 @@ for i = from, count do
       -- Two of them wanted the same lock. The first has it.
       call('SET', main, before, 'PX', ttl)
     end
-  elseif mode == 'x' and keys < 3 and channel ~= '' and now_us % 64 > 0 then
+  elseif stays_in_line and keys < 3 and now_us % 64 > 0 then
     local c, q, text = main .. ':c', main .. ':q', pcall_('GET', main)
-    local holder, since, its_number, why
+    local channel, reason = match(ARGV[5], '^([^\n]+)\n([^\n]*)$')
+    local holder, flag, since, its_number, why
     if type(text) == 'string' then
-      holder, since, its_number, why = match(text, '^([^\n]*)\nx\n(%d+)\n(%d+)\n[^\n]*\n([^\n]*)$')
+      holder, flag, since, its_number, why =
+        match(text, '^([^\n]*)\nx([-+])\n(%d+)\n(%d+)\n[^\n]*\n([^\n]*)$')
     end
-    if holder and holder ~= value then
+    if holder and holder ~= value and channel then
       local last = pcall_('ZRANGE', q, '-1', '-1', 'WITHSCORES')
       local waiting = last.err and @WAITERS_MAX@ or last[1] and call('ZCARD', q) or 0
       -- The second key is that of those who wait. If none does, it may be that of ended claims.
@@ -103,6 +106,9 @@ for i = from, count do
         if pcall_('HSETNX', c, id, format('w\n%d\n%s\n%s\nx\n1\n0\n%s\n%s\n%s', now + @LINE_TTL_MS@,
           place_number, ttl, channel, sub(value, 1, -34), reason)) == 1 then
           call('ZADD', q, place_number, id)
+          if flag == '-' then
+            call('SET', main, holder .. '\nx+' .. sub(text, #holder + 4), 'KEEPTTL')
+          end
           -- Longer than needed, so that only the first of a while need see to it.
           if is_first then
             local till = format('%d', now + 2 * @LINE_TTL_MS@)
@@ -128,15 +134,18 @@ for i = from, count do
   end
 end
 -- Whatever became of the attempt: another of the same client may have made the fence before it came here.
-if string.byte(ARGV[3]) == 43 then
+if string.byte(ARGV[1]) == 43 then
   call('PEXPIREAT', fence, format('%d', now + @FENCE_MS@))
 end
 if not slow then
   if count == 1 and token == now_us then
-    return ARGV[4] .. ' ' .. number
+    return ARGV[2] .. ' ' .. number
   end
   return replies
 end
+
+local mode, run_id = match(ARGV[3], '^([^\n]*)\n(.*)$')
+local channel, reason = match(ARGV[5], '^([^\n]*)\n(.*)$')
 
 -- @include line.lua
 
@@ -295,6 +304,7 @@ local function attempt(value, mode, ttl, reason)
       channel = channel, label = label, reason = reason
     })
     redis.call('ZADD', q, whole(place), id)
+    note_line()
     -- Longer than needed, so that it is not needed every time.
     if redis.call('PTTL', q) < 2 * @LINE_TTL_MS@ - @LATE_US@ / 1000 then
       redis.call('PEXPIREAT', q, whole(now + 2 * @LINE_TTL_MS@))
@@ -330,7 +340,7 @@ end
 
 for _, i in ipairs(slow) do
   begin(KEYS[stride * (i - 1) + 2], KEYS[stride * i + 1])
-  local ok, answer = pcall(attempt, ARGV[i + 7], mode, ttl, reason)
+  local ok, answer = pcall(attempt, ARGV[i + 5], mode, ttl, reason)
   replies[i + 2] = ok and answer or failure(answer)
 end
 return replies

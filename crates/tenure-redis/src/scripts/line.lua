@@ -4,8 +4,9 @@
 -- are its main key, and its base with these after it:
 --
 -- main  of the one holder that holds alone, one field a line: label#id, mode, since (ms), token, channel, reason; if it
---       was evicted, '!' and what was said, and MARK before all of it. Expires with the grant. Of a client that is not
---       tenure, or that may run no scripts: whatever it wrote.
+--       was evicted, '!' and what was said, and MARK before all of it. After the mode stands '-' as long as there is
+--       certainly no :c, and '+' from then on. Expires with the grant. Of a client that is not tenure, or that may run no
+--       scripts: whatever it wrote.
 -- :c    hash by id of those in :s and :q, one field a line: kind, expires (ms), number, time, mode, n, of, channel,
 --       label, reason; if it was evicted, '!' and what was said. Kind w waits: number is its place, time its ttl. Kind k:
 --       the same, passed over because nobody listened, not in :q. Kind h holds: number is its token, time since when
@@ -117,7 +118,7 @@ local function holder_in(text)
   local marked = string.sub(text, 1, #MARK) == MARK
   local own = marked and string.sub(text, #MARK + 1) or text
   local value, mode, since, token, channel, reason, rest =
-    string.match(own, '^([^\n]*)\n(%a)\n(%d+)\n(%d+)\n([^\n]*)\n([^\n]*)(.*)$')
+    string.match(own, '^([^\n]*)\n(%a)[-+]\n(%d+)\n(%d+)\n([^\n]*)\n([^\n]*)(.*)$')
   return {
     value = value or own, id = string.sub(value or own, -32), mode = mode, since = tonumber(since),
     token = tonumber(token or 0), channel = channel or '', reason = reason or '', said = rest and said_in(rest),
@@ -127,7 +128,7 @@ end
 
 -- Writes who holds alone. Lives until `expires`, or as long as what it replaces.
 local function hold(value, mode, since, token, channel, reason, expires)
-  local text = string.format('%s\n%s\n%d\n%d\n%s\n%s', value, mode, since, token, channel, reason)
+  local text = string.format('%s\n%s+\n%d\n%d\n%s\n%s', value, mode, since, token, channel, reason)
   if expires then
     redis.call('SET', main, text, 'PXAT', whole(expires))
   else
@@ -137,6 +138,14 @@ local function hold(value, mode, since, token, channel, reason, expires)
     redis.call('SET', f, whole(token), 'PX', '@FENCE_MS@')
   end
   held = holder_in(text)
+end
+
+-- There is a :c now: whoever holds alone must look at it when it ends.
+local function note_line()
+  if held and held.mode and not held.marked and string.sub(held.text, #held.value + 3, #held.value + 3) == '-' then
+    held.text = held.value .. '\n' .. held.mode .. '+' .. string.sub(held.text, #held.value + 4)
+    redis.call('SET', main, held.text, 'KEEPTTL')
+  end
 end
 
 -- Makes `claim`, which is not in :q any more, a holder.

@@ -26,7 +26,7 @@ if count == 1 then
     and trail == 'c'
   then
     local c = base .. ':c'
-    if call('EXISTS', c) == 0 then
+    if string.sub(text, length + 2, length + 4) == 'x-\n' or call('EXISTS', c) == 0 then
       call('DEL', main)
       return 1
     end
@@ -58,7 +58,7 @@ if count == 1 then
         local heard = pcall_('PUBLISH', channel, push)
         if type(heard) == 'number' and heard > 0 then
           call('HDEL', c, id)
-          call('SET', main, format('%s#%s\nx\n%d\n%s\n%s\n%s', label, id, now, number, channel, reason), 'PX', ttl)
+          call('SET', main, format('%s#%s\nx+\n%d\n%s\n%s\n%s', label, id, now, number, channel, reason), 'PX', ttl)
           return {now_us, 'H'}
         end
         call('ZADD', q, place, id)
@@ -67,13 +67,12 @@ if count == 1 then
   end
   slow = {1}
 else
-  -- Looked at in two calls and deleted in a third: a call costs more than a key.
-  local sub, byte, mains, lines, freed = string.sub, string.byte, {}, {}, {}
+  -- Looked at in one call and deleted in another: a call costs more than a key.
+  local sub, byte, mains, freed = string.sub, string.byte, {}, {}
   for i = 1, count do
-    mains[i], lines[i] = KEYS[stride * (i - 1) + 2], KEYS[stride * i + 1] .. ':c'
+    mains[i] = KEYS[stride * (i - 1) + 2]
   end
   local known = call('MGET', unpack(mains))
-  local nobody_waits = call('EXISTS', unpack(lines)) == 0
   for i = 1, count do
     local text, value = known[i], ARGV[i + 2]
     local length = #value
@@ -82,7 +81,7 @@ else
       and sub(text, 1, length) == value
       and (byte(text, length + 1) or 10) == 10
       and trail == 'c'
-      and (nobody_waits or call('EXISTS', lines[i]) == 0)
+      and (sub(text, length + 2, length + 4) == 'x-\n' or call('EXISTS', KEYS[stride * i + 1] .. ':c') == 0)
     then
       freed[#freed + 1] = mains[i]
       replies[i + 1] = 'H'
