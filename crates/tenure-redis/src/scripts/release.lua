@@ -25,25 +25,28 @@ if count == 1 then
     and (string.byte(text, length + 1) or 10) == 10
     and trail == 'c'
   then
-    local c = base .. ':c'
-    if string.sub(text, length + 2, length + 4) == 'x-\n' or call('EXISTS', c) == 0 then
+    if string.sub(text, length + 2, length + 4) == 'x-\n' then
       call('DEL', main)
       return 1
     end
     -- The usual hand-over, written out: from one that held alone to the first in line, which wants the same and listens.
-    -- Whatever is not so is left to the general way below, with everything in its place again.
-    local q, format, pcall_ = base .. ':q', string.format, redis.pcall
-    local id = stride == 1 and pcall_('ZRANGE', q, '0', '0')[1]
+    -- Whatever is not so is left to the general way below, with everything in its place again. Removes first: a full
+    -- store lets nobody write before.
+    local c, q, format, pcall_ = base .. ':c', base .. ':q', string.format, redis.pcall
+    local first = stride == 1 and pcall_('ZPOPMIN', q) or {err = 'not looked at'}
+    local id = first[1]
+    if not id and call('EXISTS', c) == 0 then
+      call('DEL', main)
+      return 1
+    end
     local entry = id and pcall_('HGET', c, id)
+    local time = call('TIME')
+    local now_us = time[1] * 1000000 + time[2]
+    local now = (now_us - now_us % 1000) / 1000
     if type(entry) == 'string' then
-      local time = call('TIME')
-      local now_us = time[1] * 1000000 + time[2]
-      local now = (now_us - now_us % 1000) / 1000
-      local expires, place, ttl, channel, label, reason =
-        string.match(entry, '^w\n(%d+)\n(%d+)\n(%d+)\nx\n%d+\n%d+\n([^\n]+)\n([^\n]*)\n([^\n]*)$')
+      local expires, ttl, channel, label, reason =
+        string.match(entry, '^w\n(%d+)\n%d+\n(%d+)\nx\n%d+\n%d+\n([^\n]+)\n([^\n]*)\n([^\n]*)$')
       if expires and tonumber(expires) >= now then
-        -- Removes first: a full store lets nobody write before.
-        call('ZREM', q, id)
         local run_id, floor = string.match(ARGV[1], '^([^\n]*)\n(%d+)$')
         floor = tonumber(floor)
         local number = format('%d', now_us > floor and now_us or floor + 1)
@@ -61,8 +64,11 @@ if count == 1 then
           call('SET', main, format('%s#%s\nx+\n%d\n%s\n%s\n%s', label, id, now, number, channel, reason), 'PX', ttl)
           return {now_us, 'H'}
         end
-        call('ZADD', q, place, id)
       end
+    end
+    if id then
+      call('ZADD', q, first[2], id)
+      call('PEXPIREAT', q, format('%d', now + 2 * @LINE_TTL_MS@))
     end
   end
   slow = {1}
