@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use futures_util::stream::{self, StreamExt};
 use redis::{Cmd, Value};
 use tenure_core::clock::sleep_until;
 use tenure_core::{
@@ -27,8 +28,12 @@ use crate::supervisor::{Live, Reply, Supervisor};
 
 /// How many claims one script call renews at most: more would hold up the server's other clients.
 const RENEW_AT_ONCE: usize = 64;
-/// What part of the shortest ttl the pauses between such calls take at most, all together.
-const PAUSES_PART: u32 = 32;
+/// How many such calls are under way at a time: enough for a server that is far away.
+const RENEWALS_UNDER_WAY: usize = 4;
+/// How long after one such call the next is sent. It takes the server about half of that; the rest is for others.
+const RENEWAL_EVERY: Duration = Duration::from_micros(500);
+/// What part of the shortest ttl may pass until the last of them is sent.
+const RENEWALS_WITHIN: u32 = 32;
 /// How many keys one step of a listing looks at, and how many steps one page takes at most.
 const SCAN_COUNT: usize = 1000;
 const SCAN_STEPS: usize = 16;
@@ -380,20 +385,16 @@ impl Backend for Redis {
         }
         let ttl = claims.iter().map(|claim| claim.ttl.get()).min().unwrap_or_default();
         let calls = u32::try_from(claims.len().div_ceil(RENEW_AT_ONCE)).unwrap_or(u32::MAX);
-        let pause_max = ttl / PAUSES_PART / calls.max(1);
-        let mut renewed = Vec::with_capacity(claims.len());
-        for batch in claims.chunks(RENEW_AT_ONCE) {
-            let begun = self.inner.clock.now();
-            renewed.extend(self.inner.renew(batch).await);
-            let is_last = renewed.len() >= claims.len();
-            if !is_last && renewed.last().is_some_and(Result::is_ok) {
-                // As long for others as it took: a server that is told everything at once has no time for them.
-                let now = self.inner.clock.now();
-                let pause = now.saturating_since(begun).min(pause_max);
-                sleep_until(self.inner.clock.clone(), now + pause).await;
-            }
-        }
-        renewed
+        let every = RENEWAL_EVERY.min(ttl / RENEWALS_WITHIN / calls.max(1));
+        let start = self.inner.clock.now();
+        let calls = (0..).zip(claims.chunks(RENEW_AT_ONCE)).map(|(number, batch)| async move {
+            sleep_until(self.inner.clock.clone(), start + every * number).await;
+            self.inner.renew(batch).await
+        });
+        // Collected first: it would not be `Send` otherwise.
+        let calls: Vec<_> = calls.collect();
+        let renewed: Vec<_> = stream::iter(calls).buffered(RENEWALS_UNDER_WAY).collect().await;
+        renewed.concat()
     }
 
     async fn release(&self, claim: &Claim, trail: Trail) -> Answer<Released> {

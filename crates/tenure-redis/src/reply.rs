@@ -64,6 +64,17 @@ impl Answers {
         Ok(Self { store_micros, items })
     }
 
+    /// Whether any of them failed because the server has become a replica.
+    pub(crate) fn came_from_a_replica(&self) -> bool {
+        self.items.as_slice().iter().any(|item| match item {
+            Value::Array(fields) => {
+                fields.first().and_then(text) == Some("E")
+                    && fields.get(1).and_then(text).is_some_and(|problem| problem.contains("READONLY"))
+            }
+            _ => false,
+        })
+    }
+
     /// The next item, or what went wrong with it.
     pub(crate) fn next(&mut self) -> Answer<Value> {
         let item = self.items.next().ok_or_else(|| garbled("too few answers"))?;

@@ -122,8 +122,14 @@ impl Supervisor {
     pub(crate) fn read(&self, reply: &mut Reply, asked: Option<u64>) -> Result<Answers, StoreError> {
         let answers = Answers::parse(std::mem::replace(&mut reply.value, Value::Nil), asked);
         match &answers {
-            Ok(answers) if answers.store_micros > 0 => {
-                reply.live.note_time(reply.sent, answers.store_micros);
+            Ok(answers) => {
+                if answers.store_micros > 0 {
+                    reply.live.note_time(reply.sent, answers.store_micros);
+                }
+                // As if it were the whole answer: where the name leads now, there may be another server.
+                if answers.came_from_a_replica() {
+                    self.retire(&reply.live.is_retired);
+                }
             }
             Err(error) if is_out_of_step(error) => self.retire(&reply.live.is_retired),
             _ => {}

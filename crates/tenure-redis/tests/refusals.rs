@@ -11,6 +11,7 @@ use tenure_core::clock::{Clock, SystemClock, sleep_until};
 use tenure_core::{
     Attempt, Backend, Line, Locks, Mode, RefusalKind, Released, Renewal, StoreError, Trail, async_trait,
 };
+use tenure_testkit::proxy::Proxy;
 use tenure_testkit::servers::{Kind, Server};
 
 const LONG: Duration = Duration::from_secs(30);
@@ -188,6 +189,32 @@ const MASTER: &[&str] = &["REPLICAOF", "NO", "ONE"];
 async fn a_replica_takes_no_locks() {
     for kind in Kind::ALL {
         sit_out(kind, "READONLY", Commands(&[REPLICA], &[MASTER])).await;
+    }
+}
+
+/// A failover behind one name: who holds on to the connection never reaches the new master.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_became_a_replica_is_looked_up_again() {
+    for (kind, name, mode) in [
+        (Kind::Redis7, "free", Mode::Exclusive),
+        (Kind::Valkey9, "free", Mode::Exclusive),
+        (Kind::Redis62, "free", Mode::Exclusive),
+        (Kind::Redis7, "read", Mode::Shared),
+        (Kind::Redis7, "once", Mode::Once),
+    ] {
+        let (old, new) = (Server::start(kind), Server::start(kind));
+        let proxy = Proxy::start(old.address()).await;
+        let backend = connect(&proxy.url(), QUICK).await;
+        let before = claim(name, mode, LONG);
+        assert!(matches!(backend.attempt(&before, Line::Join).await, Ok(Attempt::Granted(_))));
+        backend.release(&before, Trail::Clean).await.unwrap();
+        let _: redis::Value = ask(&old.url(), REPLICA).await;
+        proxy.lead_to(new.address());
+        is_refused(&backend.attempt(&claim(name, mode, LONG), Line::Join).await, "READONLY");
+        let after = claim(name, mode, LONG);
+        let answer = backend.attempt(&after, Line::Join).await;
+        assert!(matches!(answer, Ok(Attempt::Granted(_))), "{kind:?} {mode:?} {answer:?}");
+        backend.release(&after, Trail::Clean).await.unwrap();
     }
 }
 

@@ -51,7 +51,8 @@ pub struct Proxy {
 }
 
 struct Shared {
-    server: SocketAddr,
+    /// Where new connections lead.
+    server: Mutex<SocketAddr>,
     out: Side,
     back: Side,
     /// Refuses new connections.
@@ -86,7 +87,7 @@ impl Proxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
         let address = listener.local_addr().expect("it has one");
         let shared = Arc::new(Shared {
-            server,
+            server: Mutex::new(server),
             out: Side::default(),
             back: Side::default(),
             is_closed: AtomicBool::new(false),
@@ -132,6 +133,11 @@ impl Proxy {
     /// Resets all connections that are open (RST).
     pub fn reset_all(&self) {
         self.shared.reset.notify_waiters();
+    }
+
+    /// New connections lead to another server, as after a failover behind one name; those that are open go on.
+    pub fn lead_to(&self, server: SocketAddr) {
+        *self.shared.server.lock().unwrap_or_else(PoisonError::into_inner) = server;
     }
 
     /// Refuses new connections until healed; those that are open go on.
@@ -186,7 +192,8 @@ fn reset(stream: TcpStream) {
 }
 
 async fn carry(client: TcpStream, shared: Arc<Shared>) {
-    let Ok(server) = TcpStream::connect(shared.server).await else { return reset(client) };
+    let server = *shared.server.lock().unwrap_or_else(PoisonError::into_inner);
+    let Ok(server) = TcpStream::connect(server).await else { return reset(client) };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
