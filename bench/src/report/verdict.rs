@@ -116,7 +116,7 @@ fn faster_than_peers<R: Crowd>(rows: &[R], figure: &'static str, rate: fn(&R) ->
     Some(Owed {
         figure,
         required: "≥ 15 × `rslock`, `redis-py`, `redlock`",
-        measured: format!("at least {least:.0} × ({}, {in_processes} process(es))", peer.name()),
+        measured: format!("at least {least:.1} × ({}, {in_processes} process(es))", peer.name()),
         is_met: least >= 15.0,
     })
 }
