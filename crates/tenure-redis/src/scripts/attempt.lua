@@ -28,8 +28,8 @@ local replies, slow, from = {now_us, ARGV[2]}, nil, 1
 local sub, match, format, call, pcall_ = string.sub, string.match, string.format, redis.call, redis.pcall
 
 -- The usual cases, written out: a free lock, and a place in the line behind one that holds alone. Whatever is not so
--- is left to the general way below, and nothing has changed by then.
--- How many of all the keys are there: main, :c and :t.
+-- is left to the general way below, and nothing has changed by then. First, how many of the keys are there in all: main,
+-- :c and :t of each.
 local there
 if stride > 1 then
   slow = {}
@@ -47,7 +47,8 @@ else
   end
   there = call('EXISTS', unpack(looked_at))
 end
-local stays_in_line, passes_by = sub(ARGV[3], 1, 2) == 'x\n', sub(ARGV[3], 1, 2) == 'X\n'
+local how = sub(ARGV[3], 1, 2)
+local stays_in_line, passes_by = how == 'x\n', how == 'X\n'
 -- One token for all that are granted at once, each of them another lock; and what stands after the value.
 local token, number, after
 for i = from, count do
