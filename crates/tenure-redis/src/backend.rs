@@ -5,13 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use futures_util::stream::{self, StreamExt};
-use redis::{Cmd, Value};
-use tenure_core::clock::sleep_until;
+use redis::Cmd;
 use tenure_core::{
     Answer, Attempt, Backend, BootInstant, BoxFuture, Busy, Bytes, Capabilities, Claim, ClaimId, Clock,
-    Deployment, Eviction, Fence, FencingToken, Grant, Line, LockName, LockPage, LockState, Mode, Reason,
-    Released, Renewal, Settled, StoreError, Trail, Wake, Why, async_trait,
+    Deployment, Eviction, Fence, FencingToken, Grant, Line, LockName, LockPage, LockState, Mode, Released,
+    Renewal, Settled, StoreError, Trail, Wake, Why, async_trait,
 };
 use tokio::sync::oneshot;
 
@@ -21,19 +19,12 @@ use crate::dating::{self, Anchor};
 use crate::keys::{Keys, Layout};
 use crate::native;
 use crate::pushes::{News, Orphan, Pushes};
-use crate::reply::{self, Answers, Attempted, garbled, text, unsigned};
+use crate::renewals;
+use crate::reply::{self, Answers, Attempted, garbled, unsigned};
 use crate::scripts::Script;
 use crate::server::Means;
 use crate::supervisor::{Live, Reply, Supervisor};
 
-/// How many claims one script call renews at most: more would hold up the server's other clients.
-const RENEW_AT_ONCE: usize = 64;
-/// How many such calls are under way at a time: enough for a server that is far away.
-const RENEWALS_UNDER_WAY: usize = 4;
-/// How long after one such call the next is sent. It takes the server about half of that; the rest is for others.
-const RENEWAL_EVERY: Duration = Duration::from_micros(500);
-/// What part of the shortest ttl may pass until the last of them is sent.
-const RENEWALS_WITHIN: u32 = 32;
 /// How many keys one step of a listing looks at, and how many steps one page takes at most.
 const SCAN_COUNT: usize = 1000;
 const SCAN_STEPS: usize = 16;
@@ -110,7 +101,7 @@ impl Redis {
 
 /// The arguments that the scripts start with, after the keys; attempt and release have headers of their own. Answers the
 /// name of the request.
-fn header(inner: &Inner, live: &Live, command: &mut Cmd) -> u64 {
+pub(crate) fn header(inner: &Inner, live: &Live, command: &mut Cmd) -> u64 {
     let asked = inner.supervisor.latest(live);
     command.arg(&*live.server.run_id).arg(inner.supervisor.channel_of(live));
     command.arg(inner.seen.load(Ordering::Relaxed)).arg(asked);
@@ -201,48 +192,6 @@ impl Inner {
         let trail = if orphan.may_be_late { Trail::Clean } else { Trail::Doubtful };
         if let Err(error) = self.release(keys, orphan.value, trail).await {
             tracing::debug!(%error, "a grant that nobody awaited is left to expire");
-        }
-    }
-
-    async fn renew(&self, claims: &[Arc<Claim>]) -> Vec<Answer<Renewal>> {
-        let all: Vec<_> = claims
-            .iter()
-            .map(|claim| (self.layout.keys(&claim.name), value_of(claim), millis(claim.ttl.get())))
-            .collect();
-        let size = all.iter().map(|(keys, value, _)| keys.size() + value.len() + 10).sum::<usize>();
-        let asked = AtomicU64::new(0);
-        let fill = |live: &Live, command: &mut Cmd| {
-            command.arg(1 + all.iter().map(|(keys, _, _)| keys.count()).sum::<usize>());
-            command.arg(self.layout.fence());
-            all.iter().for_each(|(keys, _, _)| keys.write_to(command));
-            asked.store(header(self, live, command), Ordering::Relaxed);
-            for (_, value, ttl) in &all {
-                command.arg(value).arg(ttl);
-            }
-        };
-        let answers = async {
-            let mut reply =
-                self.supervisor.run(&self.supervisor.scripts.renew, 4 * all.len(), size + 200, fill).await?;
-            self.supervisor.read(&mut reply, Some(asked.load(Ordering::Relaxed)))
-        };
-        match answers.await {
-            Ok(mut answers) => claims
-                .iter()
-                .map(|claim| {
-                    let item = answers.next()?;
-                    match (unsigned(&item), &item) {
-                        (Some(1), _) => Ok(Renewal::Renewed { ttl: claim.ttl.get() }),
-                        (Some(0), _) => Ok(Renewal::Lost(Why::Gone)),
-                        (_, Value::Array(fields)) => {
-                            let reason =
-                                fields.get(1).and_then(text).and_then(|reason| Reason::new(reason).ok());
-                            Ok(Renewal::Lost(Why::Evicted { reason }))
-                        }
-                        _ => Err(garbled("no renewal")),
-                    }
-                })
-                .collect(),
-            Err(error) => claims.iter().map(|_| Err(error.clone())).collect(),
         }
     }
 
@@ -383,18 +332,7 @@ impl Backend for Redis {
         if let Means::Native(_) = self.inner.means {
             return native::renew(&self.inner, claims).await;
         }
-        let ttl = claims.iter().map(|claim| claim.ttl.get()).min().unwrap_or_default();
-        let calls = u32::try_from(claims.len().div_ceil(RENEW_AT_ONCE)).unwrap_or(u32::MAX);
-        let every = RENEWAL_EVERY.min(ttl / RENEWALS_WITHIN / calls.max(1));
-        let start = self.inner.clock.now();
-        let calls = (0..).zip(claims.chunks(RENEW_AT_ONCE)).map(|(number, batch)| async move {
-            sleep_until(self.inner.clock.clone(), start + every * number).await;
-            self.inner.renew(batch).await
-        });
-        // Collected first: it would not be `Send` otherwise.
-        let calls: Vec<_> = calls.collect();
-        let renewed: Vec<_> = stream::iter(calls).buffered(RENEWALS_UNDER_WAY).collect().await;
-        renewed.concat()
+        renewals::renew(&self.inner, claims).await
     }
 
     async fn release(&self, claim: &Claim, trail: Trail) -> Answer<Released> {

@@ -30,6 +30,7 @@ pub mod fence;
 mod keys;
 mod native;
 mod pushes;
+mod renewals;
 mod reply;
 mod scripts;
 mod server;
