@@ -21,7 +21,7 @@ pub(crate) enum Locker {
     Counted(MultiplexedConnection, AtomicU64, [Script; 2]),
 }
 
-/// Takes a number, then the lock; answers with both, or with nothing.
+/// Takes a number, then the lock; answers with the number, or with nothing if the lock is taken.
 const TAKE: &str = "local token = redis.call('INCR', KEYS[2])
 return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) and token";
 /// Gives back what is ours.

@@ -169,7 +169,10 @@ async fn sit_out(kind: Kind, word: &str, mut trouble: impl Trouble) {
     }
     // One that is asked for while nothing goes is had when it goes again.
     let acquired = tokio::spawn(locks.lock("wanted").acquire());
-    pause().await;
+    // It asks again: so it was refused.
+    while locks.stats().attempts < 2 {
+        pause().await;
+    }
     trouble.end(&server).await;
     acquired.await.unwrap().unwrap().release().await.unwrap();
     for renewal in backend.renew(&both).await {
