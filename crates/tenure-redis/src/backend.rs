@@ -47,6 +47,8 @@ pub(crate) struct Inner {
     pub(crate) means: Means,
     /// The highest token seen: no lower one is given out, even if the store has lost its memory.
     pub(crate) seen: AtomicU64,
+    /// Claims of this process that stand in a line and listen.
+    pub(crate) waiting: AtomicU64,
     capabilities: Capabilities,
     attempts: Batch,
     releases: Batch,
@@ -89,6 +91,7 @@ impl Redis {
             layout: Layout::new(&config.prefix, config.plain),
             means,
             seen: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
             capabilities,
             attempts: Batch::new(|scripts| &scripts.attempt),
             releases: Batch::new(|scripts| &scripts.release),
@@ -157,7 +160,7 @@ impl Inner {
             asked.store(header(self, live, command), Ordering::Relaxed);
             arguments(command);
         };
-        let mut reply = self.supervisor.run(script, 16, keys.size() + size + 200, fill).await?;
+        let mut reply = self.supervisor.run(script, 16, keys.size() + size + 200, false, fill).await?;
         let answers = self.supervisor.read(&mut reply, Some(asked.into_inner()))?;
         Ok((answers, reply))
     }
@@ -240,7 +243,10 @@ impl Inner {
     ) -> BoxFuture<'static, Option<Grant>> {
         let (inner, claim) = (self.clone(), claim.clone());
         Box::pin(async move {
-            let Ok(News::Granted(push)) = news.await else { return None };
+            let waiting = Waiting::new(&inner.waiting);
+            let news = news.await;
+            drop(waiting);
+            let Ok(News::Granted(push)) = news else { return None };
             let since = dating::since(&anchor, push.granted_micros, &push.run_id, push.read_at)?;
             inner.seen.fetch_max(push.token.get(), Ordering::Relaxed);
             let (news, _) = inner.pushes.listen(claim.id, inner.clock.now());
@@ -274,6 +280,22 @@ impl Inner {
             Some(_) => 40,
         };
         said.min((POLL * factor).mul_f64(jitter))
+    }
+}
+
+/// Counts a claim that waits.
+struct Waiting<'a>(&'a AtomicU64);
+
+impl<'a> Waiting<'a> {
+    fn new(count: &'a AtomicU64) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -390,7 +412,7 @@ impl Backend for Redis {
             keys.write_to(command);
         };
         let script = &self.inner.supervisor.scripts.inspect;
-        let reply = self.inner.supervisor.run(script, 4, keys.size(), fill).await?;
+        let reply = self.inner.supervisor.run(script, 4, keys.size(), false, fill).await?;
         reply::lock_state(name.clone(), reply.value)
     }
 

@@ -126,7 +126,9 @@ impl Batch {
         let mut request = Some(request);
         let Some((receiver, needs_carrier)) = self.gather(&mut request) else {
             let _alone = Alone(self);
-            let mut answers = self.call(inner, request.as_slice()).await?;
+            // Where others wait, the processor is theirs.
+            let may_watch = inner.waiting.load(Ordering::Relaxed) == 0;
+            let mut answers = self.call(inner, request.as_slice(), may_watch).await?;
             return answers.pop().unwrap_or_else(|| Err(StoreError::unknown("no answer")));
         };
         if needs_carrier {
@@ -172,7 +174,7 @@ impl Batch {
                 continue;
             }
             // Whoever does not listen any more has let go of its claim, and sees to it.
-            match self.call(inner, &requests).await {
+            match self.call(inner, &requests, false).await {
                 Ok(answers) => {
                     for (sender, answer) in senders.into_iter().zip(answers) {
                         let _ = sender.send(answer);
@@ -188,7 +190,12 @@ impl Batch {
     }
 
     /// One script call.
-    async fn call(&self, inner: &Inner, requests: &[Request]) -> Answer<Vec<Answer<Answered>>> {
+    async fn call(
+        &self,
+        inner: &Inner,
+        requests: &[Request],
+        may_watch: bool,
+    ) -> Answer<Vec<Answer<Answered>>> {
         let Some(Request { terms, .. }) = requests.first() else { return Ok(Vec::new()) };
         let size = |request: &Request| request.keys.size() + request.value.len() + 20;
         // The reason is at most 1 KiB long; usually there is none.
@@ -205,7 +212,7 @@ impl Batch {
         };
         let script = (self.script)(&inner.supervisor.scripts);
         let arguments = requests.len() * 3 + 10;
-        let mut reply = inner.supervisor.run(script, arguments, size, fill).await?;
+        let mut reply = inner.supervisor.run(script, arguments, size, may_watch, fill).await?;
         let asked = Some(asked.into_inner()).filter(|asked| *asked > 0);
         let mut answers = inner.supervisor.read(&mut reply, asked)?;
         let answered = requests.iter().map(|_| {

@@ -18,6 +18,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attention;
 mod backend;
 mod batch;
 mod config;
@@ -34,6 +35,7 @@ mod renewals;
 mod reply;
 mod scripts;
 mod server;
+mod stream;
 mod supervisor;
 
 pub use backend::Redis;

@@ -56,8 +56,10 @@ async fn renew_together(inner: &Inner, claims: &[Arc<Claim>]) -> Vec<Answer<Rene
         }
     };
     let answers = async {
-        let mut reply =
-            inner.supervisor.run(&inner.supervisor.scripts.renew, 4 * all.len(), size + 200, fill).await?;
+        let mut reply = inner
+            .supervisor
+            .run(&inner.supervisor.scripts.renew, 4 * all.len(), size + 200, false, fill)
+            .await?;
         inner.supervisor.read(&mut reply, Some(asked.load(Ordering::Relaxed)))
     };
     match answers.await {

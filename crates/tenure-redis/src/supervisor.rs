@@ -17,13 +17,16 @@ use redis::{AsyncConnectionConfig, Cmd, ErrorKind, ProtocolVersion, PushInfo, Pu
 use tenure_core::clock::sleep_until;
 use tenure_core::{BootInstant, Clock, RefusalKind, StoreError};
 use tokio::sync::watch;
+use tokio::task::AbortHandle;
 
+use crate::attention::Attention;
 use crate::config::RedisConfig;
 use crate::error;
 use crate::pushes::{Orphan, Pushes};
 use crate::reply::{Answers, is_out_of_step};
 use crate::scripts::{Script, Scripts};
 use crate::server::{self, Server};
+use crate::stream::Stream;
 
 /// The first pause after a failed connect; doubled by every further failure.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
@@ -69,6 +72,18 @@ pub(crate) struct Live {
     named: AtomicU64,
     /// When the fence was last told to live on, by our clock in ns.
     fence_kept: AtomicU64,
+    attention: Arc<Attention>,
+    /// What moves the bytes, where that is not the client library's business.
+    _driver: Option<EndsWithUs>,
+}
+
+/// A task that ends when this is dropped, whatever it still waits for.
+struct EndsWithUs(AbortHandle);
+
+impl Drop for EndsWithUs {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// An answer, and the exchange it came from.
@@ -148,7 +163,7 @@ impl Supervisor {
         let deadline = self.clock.now() + self.config.timeout;
         let live = self.live(deadline).await?;
         let command = command(&live);
-        self.send(live, &command, deadline).await
+        self.send(live, &command, deadline, false).await
     }
 
     /// Asks the server several things at once, in one round trip. `commands` are made for the store's time in µs, as far
@@ -179,12 +194,14 @@ impl Supervisor {
         answers.map_err(|problem| self.problem(&live, &problem))
     }
 
-    /// Runs a script by its hash; by its text if the server does not know it. `fill` adds keys and arguments.
+    /// Runs a script by its hash; by its text if the server does not know it. `fill` adds keys and arguments. The answer
+    /// is watched for only if it `may` be: nobody here is better served by another thread.
     pub(crate) async fn run(
         &self,
         script: &Script,
         arguments: usize,
         size: usize,
+        may_watch: bool,
         fill: impl Fn(&Live, &mut Cmd),
     ) -> Result<Reply, StoreError> {
         let deadline = self.clock.now() + self.config.timeout;
@@ -192,27 +209,35 @@ impl Supervisor {
         let mut command = Cmd::with_capacity(arguments + 3, size + 80);
         command.arg("EVALSHA").arg(&script.hash);
         fill(&live, &mut command);
-        let answer = self.send(live.clone(), &command, deadline).await;
+        let answer = self.send(live.clone(), &command, deadline, may_watch).await;
         match answer {
             // Forgotten, by a restart or SCRIPT FLUSH; nothing was done.
             Err(StoreError::Unknown(text)) if text.starts_with("NOSCRIPT") => {
                 let mut command = Cmd::with_capacity(arguments + 3, size + script.code.len() + 40);
                 command.arg("EVAL").arg(&script.code);
                 fill(&live, &mut command);
-                self.send(live, &command, deadline).await
+                self.send(live, &command, deadline, false).await
             }
             answer => answer,
         }
     }
 
-    async fn send(&self, live: Arc<Live>, command: &Cmd, deadline: BootInstant) -> Result<Reply, StoreError> {
+    async fn send(
+        &self,
+        live: Arc<Live>,
+        command: &Cmd,
+        deadline: BootInstant,
+        may_watch: bool,
+    ) -> Result<Reply, StoreError> {
         let mut connection = live.connection.clone();
         let sent = self.clock.now();
+        let under_way = live.attention.sent(may_watch);
         let answer = tokio::select! {
             biased;
             answer = connection.send_packed_command(command) => answer,
             () = sleep_until(self.clock.clone(), deadline) => return Err(self.silence(&live)),
         };
+        drop(under_way);
         match answer.and_then(Value::extract_error) {
             Ok(value) => Ok(Reply { value, sent, live }),
             Err(problem) => Err(self.problem(&live, &problem)),
@@ -331,7 +356,17 @@ impl Supervisor {
                 Ok::<(), ()>(())
             });
         }
-        let connection = client.get_multiplexed_async_connection_with_config(&settings).await?;
+        let attention = Arc::new(Attention::new(self.clock.clone(), self.config.spin));
+        let info = client.get_connection_info();
+        let (connection, driver) = match Stream::connect(info, attention.clone()).await {
+            Some(stream) => {
+                let login = info.redis_settings();
+                let opened = MultiplexedConnection::new_with_config(login, stream?, settings);
+                let (connection, driver) = opened.await?;
+                (connection, Some(EndsWithUs(tokio::spawn(driver).abort_handle())))
+            }
+            None => (client.get_multiplexed_async_connection_with_config(&settings).await?, None),
+        };
         let sent = self.clock.now();
         let subscribed = async {
             if protocol == ProtocolVersion::RESP3 {
@@ -373,6 +408,8 @@ impl Supervisor {
             is_subscribed: subscribed.is_ok(),
             named: AtomicU64::new(0),
             fence_kept: AtomicU64::new(0),
+            attention,
+            _driver: driver,
         };
         live.note_time(sent, store_micros);
         Ok(Ok(Arc::new(live)))
