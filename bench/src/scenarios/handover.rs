@@ -1,4 +1,5 @@
-//! Hand-overs: parties that all want one lock, over and over, in one process and in several.
+//! Hand-overs: parties that all want one lock, over and over, in one process and in several. One more than there are
+//! waiters, for one of them holds it.
 
 use std::collections::BTreeSet;
 
@@ -46,7 +47,7 @@ fn measure(
 ) -> Result<Handover, String> {
     server.reset()?;
     let seconds = (plan.warm_up + plan.handover_span).as_secs_f64() + 0.2;
-    let mut workers = parties::start(contender, &server.url(), waiters, processes, |share| {
+    let mut workers = parties::start(contender, &server.url(), waiters + 1, processes, |share| {
         vec!["loop".into(), "one".into(), share.parties.to_string(), seconds.to_string()]
     })?;
     for worker in &mut workers {

@@ -41,7 +41,7 @@ pub(super) fn grants(workers: &mut [Worker]) -> Result<Vec<Row>, String> {
 }
 
 pub(super) struct Passed {
-    /// From the release by one party to the grant of the next, where that is another one.
+    /// From the release by one party to the grant of the next, where that is another one which was waiting by then.
     pub(super) gaps: Vec<u64>,
     /// Grants that began before the one before had ended.
     pub(super) overlaps: u64,
@@ -53,7 +53,7 @@ pub(super) fn passed(rows: &[Row]) -> Passed {
     for pair in rows.windows(2) {
         if pair[1].granted < pair[0].released {
             passed.overlaps += 1;
-        } else if pair[1].party != pair[0].party {
+        } else if pair[1].party != pair[0].party && pair[1].asked < pair[0].released {
             passed.gaps.push(pair[1].granted - pair[0].released);
         }
     }
@@ -65,9 +65,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gap_needs_another_party_and_an_overlap_is_none() {
-        let row = |party, granted, released| Row { party, asked: 0, granted, released, freed: released };
-        let passed = passed(&[row(0, 10, 20), row(1, 25, 30), row(1, 31, 40), row(2, 39, 50)]);
+    fn a_gap_needs_another_party_that_waited_and_an_overlap_is_none() {
+        let row = |party, asked, granted, released| Row { party, asked, granted, released, freed: released };
+        let rows =
+            [row(0, 0, 10, 20), row(1, 19, 25, 30), row(1, 0, 31, 40), row(2, 0, 39, 50), row(0, 51, 52, 60)];
+        let passed = passed(&rows);
         assert_eq!(passed.gaps, [5]);
         assert_eq!(passed.overlaps, 1);
     }

@@ -14,7 +14,7 @@ use tenure_core::Clock;
 /// How long an answer is watched for. The thread does nothing else: it must be a moment for a runtime, too.
 const MOMENT: Duration = Duration::from_micros(100);
 /// How often is looked, at the most: also on a clock that stands still.
-const LOOKS_MAX: u32 = 1000;
+const LOOKS_MAX: u32 = 2000;
 /// How many requests are not watched, at the most, after one that was watched in vain.
 const PASSED_OVER_MAX: u32 = 256;
 
@@ -98,13 +98,38 @@ impl Attention {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::task::Waker;
 
-    use tenure_core::clock::SystemClock;
+    use tenure_core::BootInstant;
+    use tenure_core::clock::{Alarm, SystemClock};
 
     use super::*;
 
+    /// Only the number of looks ends the watch.
+    #[derive(Debug)]
+    struct StillClock;
+
+    impl Clock for StillClock {
+        fn now(&self) -> BootInstant {
+            BootInstant::from_nanos(1)
+        }
+
+        fn unix_micros(&self) -> u64 {
+            1
+        }
+
+        fn wake_at(&self, at: BootInstant, waker: Waker) -> Alarm {
+            SystemClock.wake_at(at, waker)
+        }
+
+        fn cancel(&self, alarm: Alarm) {
+            SystemClock.cancel(alarm);
+        }
+    }
+
+    /// As with several processors.
     fn attention() -> Attention {
-        Attention { is_on: true, ..Attention::new(Arc::new(SystemClock), true) }
+        Attention { is_on: true, ..Attention::new(Arc::new(StillClock), true) }
     }
 
     /// How often a request was looked at; its answer comes with the `n`th look.
@@ -163,8 +188,20 @@ mod tests {
     }
 
     #[test]
+    fn a_moment_ends() {
+        let attention = Attention { is_on: true, ..Attention::new(Arc::new(SystemClock), true) };
+        let begin = SystemClock.now();
+        let in_vain = attention.sent(true);
+        looks(&attention, u32::MAX);
+        assert!(SystemClock.now().saturating_since(begin) >= MOMENT);
+        drop(in_vain);
+        let _next = attention.sent(true);
+        assert_eq!(looks(&attention, 1), 0, "passed over");
+    }
+
+    #[test]
     fn turned_off_it_never_watches() {
-        let attention = Attention::new(Arc::new(SystemClock), false);
+        let attention = Attention::new(Arc::new(StillClock), false);
         let _under_way = attention.sent(true);
         assert_eq!(looks(&attention, 1), 0);
     }

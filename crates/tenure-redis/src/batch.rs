@@ -6,11 +6,13 @@
 //! Only requests that ask for the same travel together; what goes wrong with one does not touch the others.
 
 use std::collections::VecDeque;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
 
 use redis::{Cmd, Value};
-use tenure_core::{Answer, Line, Mode, Reason, StoreError, Trail};
+use tenure_core::{Answer, BoxFuture, Line, Mode, Reason, StoreError, Trail};
 use tokio::sync::oneshot;
 
 use crate::backend::{Inner, mode_text};
@@ -64,7 +66,9 @@ impl Terms {
             }
             Self::Release { trail } => {
                 // What is needed only if somebody waits.
-                command.arg(format!("{run_id}\n{seen}"));
+                let (channel, awaits) =
+                    (inner.supervisor.channel_of(live), inner.supervisor.awaits_until(live));
+                command.arg(format!("{run_id}\n{seen}\n{channel}\n{awaits}"));
                 command.arg(if *trail == Trail::Clean { "c" } else { "d" });
                 None
             }
@@ -125,11 +129,17 @@ impl Batch {
     ) -> Answer<Answered> {
         let mut request = Some(request);
         let Some((receiver, needs_carrier)) = self.gather(&mut request) else {
-            let _alone = Alone(self);
-            // Where others wait, the processor is theirs.
-            let may_watch = inner.waiting.load(Ordering::Relaxed) == 0;
-            let mut answers = self.call(inner, request.as_slice(), may_watch).await?;
-            return answers.pop().unwrap_or_else(|| Err(StoreError::unknown("no answer")));
+            let is_release = !request.as_ref().is_some_and(Request::is_attempt);
+            let inner = inner.clone();
+            let alone = async move {
+                let batch = which(&inner);
+                let _alone = Alone(batch);
+                // Where others wait, the processor is theirs.
+                let may_watch = inner.waiting.load(Ordering::Relaxed) == 0;
+                let mut answers = batch.call(&inner, request.as_slice(), may_watch).await?;
+                answers.pop().unwrap_or_else(|| Err(StoreError::unknown("no answer")))
+            };
+            return if is_release { CarriedThrough(Some(Box::pin(alone))).await } else { alone.await };
         };
         if needs_carrier {
             let inner = inner.clone();
@@ -224,7 +234,34 @@ impl Batch {
             };
             Ok(Answered { item, anchor, is_subscribed: reply.live.is_subscribed })
         });
-        Ok(answered.collect())
+        let answered = answered.collect();
+        // The lock went to a claim of ours.
+        if let Some(Value::BulkString(push)) = answers.items.next() {
+            inner.supervisor.message(&push, false);
+        }
+        Ok(answered)
+    }
+}
+
+/// Goes on in the background if its caller lets go of it: the answer to a release may hold a grant of somebody else.
+struct CarriedThrough<T: Send + 'static>(Option<BoxFuture<'static, T>>);
+
+impl<T: Send + 'static> Future for CarriedThrough<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let Some(request) = &mut self.0 else { return Poll::Pending };
+        let answer = ready!(request.as_mut().poll(context));
+        self.0 = None;
+        Poll::Ready(answer)
+    }
+}
+
+impl<T: Send + 'static> Drop for CarriedThrough<T> {
+    fn drop(&mut self) {
+        if let (Some(request), Ok(runtime)) = (self.0.take(), tokio::runtime::Handle::try_current()) {
+            runtime.spawn(request);
+        }
     }
 }
 

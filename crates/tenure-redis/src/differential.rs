@@ -117,7 +117,7 @@ impl Real {
             // Two of them have a header of their own.
             let header: &[&str] = match script {
                 0 => &["0", "9007199254740991"],
-                2 => &["run\n0"],
+                2 => &[release_header(now)],
                 _ => &["run", "channel", "0", "9007199254740991"],
             };
             command.arg(header);
@@ -139,6 +139,19 @@ impl Real {
         let told = pushes.iter().map(|push| told_by(text(push).expect("text"))).collect();
         Ok((parts.pop().expect("a reply"), told))
     }
+}
+
+/// Now as the process whose claims they are, now as another, now as one that may not read the answer any more.
+const fn release_header(now: u64) -> &'static str {
+    match now / 1000 % 3 {
+        0 => "run\n0\nchannel\n9007199254740991",
+        1 => "run\n0\nanother\n9007199254740991",
+        _ => "run\n0\nchannel\n1",
+    }
+}
+
+const fn is_told_in_the_answer(now: u64) -> bool {
+    (now / 1000).is_multiple_of(3)
 }
 
 fn told_by(push: &str) -> String {
@@ -265,9 +278,13 @@ async fn real(real: &mut Real, now: u64, claims: &[Claim], verb: &Verb) -> (Stri
         Verb::Release(i, trail) => {
             let trail = if *trail == Trail::Clean { "c" } else { "d" };
             let arguments = [trail.into(), value_of(&claims[*i])];
-            let (reply, told) = real.run(2, name, now, &arguments).await.expect("an answer");
-            let item = one(reply).expect("a release");
-            let released = reply::released(&item).expect("a release");
+            let (reply, mut told) = real.run(2, name, now, &arguments).await.expect("an answer");
+            let mut answers = Answers::parse(reply, asked).expect("answers");
+            let released = reply::released(&answers.next().expect("an answer")).expect("a release");
+            if let Some(push) = answers.items.next() {
+                let push = told_by(text(&push).expect("text"));
+                told.push(if is_told_in_the_answer(now) { push } else { format!("to nobody: {push}") });
+            }
             (format!("{released:?}"), told)
         }
         Verb::Settle(i) => {
@@ -502,6 +519,8 @@ async fn broken_scripts_are_found() {
             "if expires and tonumber(expires) >= now then",
             "if expires then",
         ),
+        ("another process is told in our answer", "channel == ours and", "true and"),
+        ("a process is told in an answer that it does not read", " and now_us <= tonumber(awaits)", ""),
         ("shapes mix", "if shape and shape ~= shape_of(kind, of) then", "if false then"),
         (
             "passing by leaves a waiter",

@@ -127,6 +127,13 @@ impl Supervisor {
         if before < latest { latest } else { live.named.fetch_add(1, Ordering::Relaxed) + 1 }
     }
 
+    /// The store's moment, in µs, until which the answer to a request that is sent now is surely read: then, or when its
+    /// deadline comes, everybody here that waits is told.
+    pub(crate) fn awaits_until(&self, live: &Live) -> u64 {
+        let half = u64::try_from(self.config.timeout.as_micros() / 2).unwrap_or(0);
+        self.store_time(live).saturating_add(half)
+    }
+
     /// Where this process is told, if it can be.
     pub(crate) fn channel_of(&self, live: &Live) -> &str {
         if live.is_subscribed { &self.channel } else { "" }
@@ -424,7 +431,8 @@ impl Supervisor {
         }
     }
 
-    fn message(&self, message: &[u8], may_be_late: bool) {
+    /// Takes in what this process is told, by a push or in an answer.
+    pub(crate) fn message(&self, message: &[u8], may_be_late: bool) {
         if let Some(orphan) = self.pushes.receive(message, self.clock.now()) {
             (self.orphanage)(Orphan { may_be_late, ..orphan });
         }

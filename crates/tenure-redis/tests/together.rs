@@ -4,10 +4,12 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use common::{connect, leftovers};
-use tenure_core::Locks;
+use common::{ask, claim, connect, leftovers};
+use futures_util::FutureExt;
 use tenure_core::queue::Rules;
+use tenure_core::{Attempt, Backend, BoxFuture, Grant, Line, Locks, Mode, Released, Trail};
 use tenure_testkit::servers::{Kind, Server};
 
 /// Some of the locks in one call are free and some are waited for, by this client and by another: one at a time holds
@@ -43,4 +45,61 @@ async fn releases_of_free_and_of_awaited_locks_may_travel_together() {
         done.unwrap();
     }
     assert_eq!(leftovers(&url).await, Vec::<String>::new());
+}
+
+fn signal_of(attempt: Attempt) -> BoxFuture<'static, Option<Grant>> {
+    match attempt {
+        Attempt::Busy(busy) => busy.wake.signal.expect("it is in line"),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Whoever releases is told in the answer that the lock went to another claim of the same process; that of another
+/// process is sent a push.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_tells_its_own() {
+    let server = Server::start(Kind::Redis7);
+    let url = server.url();
+    let (here, there) = (connect(&url, Rules::DEFAULT).await, connect(&url, Rules::DEFAULT).await);
+    let claims: Vec<_> =
+        (0..4).map(|_| claim("together/own", Mode::Exclusive, Duration::from_secs(30))).collect();
+    let redis = [&here, &here, &there, &here];
+    assert!(matches!(here.attempt(&claims[0], Line::Join).await.unwrap(), Attempt::Granted(_)));
+    let mut token = 0;
+    let mut signals = Vec::new();
+    for i in 1..4 {
+        signals.push(signal_of(redis[i].attempt(&claims[i], Line::Join).await.unwrap()));
+    }
+    for (i, (signal, pushes)) in signals.into_iter().zip([0, 1, 2]).enumerate() {
+        assert_eq!(redis[i].release(&claims[i], Trail::Clean).await.unwrap(), Released::Held);
+        let grant = signal.await.expect("it is granted");
+        assert!(grant.token.get() > token);
+        token = grant.token.get();
+        let stats: String = ask(&url, &["INFO", "commandstats"]).await;
+        let published = stats.lines().find_map(|line| line.strip_prefix("cmdstat_publish:calls="));
+        let published = published.map_or(0, |rest| rest.split(',').next().unwrap().parse::<u32>().unwrap());
+        assert_eq!(published, pushes, "after release {i}");
+    }
+    here.release(&claims[3], Trail::Clean).await.unwrap();
+    assert_eq!(leftovers(&url).await, Vec::<String>::new());
+}
+
+/// The answer to a release may hold the grant of another claim: it is read, whether the caller still wants it or not.
+#[tokio::test]
+async fn a_release_that_is_let_go_still_hands_over() {
+    let server = Server::start(Kind::Redis7);
+    let redis = connect(&server.url(), Rules::DEFAULT).await;
+    for _ in 0..20 {
+        let [first, second] =
+            [(); 2].map(|()| claim("together/let-go", Mode::Exclusive, Duration::from_secs(30)));
+        assert!(matches!(redis.attempt(&first, Line::Join).await.unwrap(), Attempt::Granted(_)));
+        let signal = signal_of(redis.attempt(&second, Line::Join).await.unwrap());
+        // Sent, and given up before it can be answered: there is one thread.
+        let answered = redis.release(&first, Trail::Clean).now_or_never();
+        assert!(answered.is_none(), "{answered:?}");
+        let grant = tokio::time::timeout(Duration::from_secs(20), signal).await;
+        assert!(grant.expect("nobody told the next").is_some());
+        redis.release(&second, Trail::Clean).await.unwrap();
+    }
+    assert_eq!(leftovers(&server.url()).await, Vec::<String>::new());
 }

@@ -1,10 +1,12 @@
 -- Ends claims, held or waiting, and hands their locks over.
 --
 -- KEYS  the fence; then per claim its main key, and where that is not also the base of the other keys, the base after it
--- ARGV  run id of the server, a line break, highest token seen; trail: c clean, d doubtful;
+-- ARGV  run id of the server, highest token seen, channel of this process, and until when (store µs) it surely awaits the
+--       answer, with line breaks in between; trail: c clean, d doubtful;
 --       then of each claim its value (label#id)
--- Reply {store µs or 0, answer...}; answer: 'H' held · 'W' waited · 'A' absent · {'E', error}. Or how many there were, if
---       all of them were held alone and nobody waited
+-- Reply {store µs or 0, answer...}; answer: 'H' held · 'W' waited · 'A' absent · {'E', error}. After the answer to a
+--       single claim there may be one push more, for a claim of the process that asks. Or how many there were, if all of
+--       them were held alone and nobody waited
 --
 -- A claim that holds alone while nobody waits is simply deleted. Otherwise the claim is removed wherever it stands,
 -- and the line is served: one command hands the lock over, however many wait. After a doubtful trail a tombstone
@@ -47,7 +49,7 @@ if count == 1 then
       local expires, ttl, channel, label, reason =
         string.match(entry, '^w\n(%d+)\n%d+\n(%d+)\nx\n%d+\n%d+\n([^\n]+)\n([^\n]*)\n([^\n]*)$')
       if expires and tonumber(expires) >= now then
-        local run_id, floor = string.match(ARGV[1], '^([^\n]*)\n(%d+)$')
+        local run_id, floor, ours, awaits = string.match(ARGV[1], '^([^\n]*)\n(%d+)\n([^\n]*)\n(%d+)$')
         floor = tonumber(floor)
         local number = format('%d', now_us > floor and now_us or floor + 1)
         if call('ZADD', KEYS[1], 'GT', 'CH', number, '@LAYOUT@') == 0 then
@@ -58,11 +60,13 @@ if count == 1 then
           ttl = @FIRST_TTL_MS@
         end
         local push = format('G\n%s\n%s\n%d\n%d\n%s\n%s\n%s', id, number, ttl, now_us, run_id, label, main)
-        local heard = pcall_('PUBLISH', channel, push)
+        -- Who asks can tell its own: that needs no command, and wakes nobody twice.
+        local is_ours = channel == ours and now_us <= tonumber(awaits)
+        local heard = is_ours and 1 or pcall_('PUBLISH', channel, push)
         if type(heard) == 'number' and heard > 0 then
           call('HDEL', c, id)
           call('SET', main, format('%s#%s\nx+\n%d\n%s\n%s\n%s', label, id, now, number, channel, reason), 'PX', ttl)
-          return {now_us, 'H'}
+          return {now_us, 'H', is_ours and push or nil}
         end
       end
     end
@@ -107,7 +111,7 @@ end
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now = math.floor(now_us / 1000)
-local fence, run_id, floor = KEYS[1], string.match(ARGV[1], '^([^\n]*)\n(%d+)$')
+local fence, run_id, floor = KEYS[1], string.match(ARGV[1], '^([^\n]*)\n(%d+)\n')
 floor = tonumber(floor)
 
 -- @include line.lua
