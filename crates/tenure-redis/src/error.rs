@@ -54,10 +54,22 @@ pub(crate) fn from_text(text: &str) -> StoreError {
             "the server lacks a command: Redis 6.2, Valkey 7.2 or newer is needed",
         ),
     ];
+    let words = without_trace(text);
     match known.iter().find(|(code, _, _)| text.contains(code)) {
-        Some((_, kind, meaning)) => StoreError::refused(*kind, format!("{meaning} ({})", text.trim())),
-        None => StoreError::unknown(text.trim()),
+        Some((_, kind, meaning)) => StoreError::refused(*kind, format!("{meaning} ({words})")),
+        None => StoreError::unknown(words),
     }
+}
+
+/// What the server said, without where in which script it came to say it.
+fn without_trace(text: &str) -> &str {
+    // Since Redis 7 after the words, before that in front of them.
+    let words = text.split(" script: ").next().unwrap_or(text);
+    let words = match words.rsplit_once("@user_script: ").and_then(|(_, rest)| rest.split_once(": ")) {
+        Some((line, rest)) if line.bytes().all(|byte| byte.is_ascii_digit()) => rest.trim_start_matches('-'),
+        _ => words,
+    };
+    words.trim().trim_end_matches(['.', ','])
 }
 
 /// An error from the client library, after the request may have been sent.
@@ -140,6 +152,25 @@ mod tests {
             ("ERR something new", None),
         ] {
             assert_eq!(kind(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn nobody_is_shown_where_in_a_script_it_happened() {
+        let hash = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
+        for text in [
+            "READONLY You can't write against a read only replica.".to_owned(),
+            format!(
+                "READONLY You can't write against a read only replica. script: {hash}, on @user_script:138."
+            ),
+            "@user_script: 3: -READONLY You can't write against a read only replica.".into(),
+            format!(
+                "ERR Error running script (call to f_{hash}): @user_script:9: @user_script: 9: -READONLY You can't write \
+                 against a read only replica."
+            ),
+        ] {
+            let message = from_text(&text).to_string();
+            assert!(message.ends_with("(READONLY You can't write against a read only replica)"), "{message}");
         }
     }
 }

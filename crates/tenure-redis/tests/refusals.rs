@@ -134,6 +134,7 @@ fn is_refused<T: std::fmt::Debug>(answer: &Result<T, StoreError>, word: &str) {
         Err(error @ StoreError::Refused(refusal)) => {
             assert_eq!(refusal.kind, RefusalKind::Unavailable, "{word}: {refusal:?}");
             assert!(refusal.message.contains(word) && error.is_passing(), "{word}: {refusal:?}");
+            assert!(!refusal.message.contains("script:"), "{word}: {refusal:?}");
         }
         other => panic!("{word}: {other:?}"),
     }
