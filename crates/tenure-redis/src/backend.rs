@@ -191,7 +191,7 @@ impl Inner {
     /// A grant came for a claim that nobody here knows any more: the lock must not wait for it.
     async fn release_orphan(self: &Arc<Self>, orphan: Orphan) {
         let Some(keys) = self.layout.keys_of_main(&orphan.main) else { return };
-        // Where pushes have a connection of their own, one may simply arrive after its claim was released.
+        // Then its claim was released in the usual way, and needs no tombstone.
         let trail = if orphan.may_be_late { Trail::Clean } else { Trail::Doubtful };
         if let Err(error) = self.release(keys, orphan.value, trail).await {
             tracing::debug!(%error, "a grant that nobody awaited is left to expire");

@@ -235,9 +235,9 @@ impl Batch {
             Ok(Answered { item, anchor, is_subscribed: reply.live.is_subscribed })
         });
         let answered = answered.collect();
-        // The lock went to a claim of ours.
+        // The lock went to a claim of ours. Answers are read by different tasks: it may have ended meanwhile.
         if let Some(Value::BulkString(push)) = answers.items.next() {
-            inner.supervisor.message(&push, false);
+            inner.supervisor.message(&push, true);
         }
         Ok(answered)
     }

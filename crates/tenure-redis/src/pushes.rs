@@ -40,7 +40,7 @@ pub(crate) struct PushedGrant {
 pub(crate) struct Orphan {
     pub(crate) value: String,
     pub(crate) main: String,
-    /// It came over another connection than answers do.
+    /// It was not read in the order in which answers are: its claim may simply have been released before.
     pub(crate) may_be_late: bool,
 }
 

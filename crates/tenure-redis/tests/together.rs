@@ -103,3 +103,29 @@ async fn a_release_that_is_let_go_still_hands_over() {
     }
     assert_eq!(leftovers(&server.url()).await, Vec::<String>::new());
 }
+
+/// The one in front releases and the next gives up at the same moment: whichever answer is read first, nothing stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_and_a_waiter_that_gives_up_leave_nothing() {
+    let server = Server::start(Kind::Redis7);
+    let redis = connect(&server.url(), Rules::DEFAULT).await;
+    for _ in 0..300 {
+        let [first, second] =
+            [(); 2].map(|()| claim("together/gives-up", Mode::Exclusive, Duration::from_secs(30)));
+        assert!(matches!(redis.attempt(&first, Line::Join).await.unwrap(), Attempt::Granted(_)));
+        let signal = signal_of(redis.attempt(&second, Line::Join).await.unwrap());
+        let releases = [first, second].map(|claim| {
+            let redis = redis.clone();
+            tokio::spawn(async move { redis.release(&claim, Trail::Clean).await.unwrap() })
+        });
+        for release in releases {
+            assert_ne!(release.await.unwrap(), Released::Absent);
+        }
+        drop(signal);
+    }
+    // What nobody awaited is released in the background: behind all that was asked before.
+    let last = claim("together/gives-up", Mode::Exclusive, Duration::from_secs(30));
+    assert!(matches!(redis.attempt(&last, Line::Join).await.unwrap(), Attempt::Granted(_)));
+    redis.release(&last, Trail::Clean).await.unwrap();
+    assert_eq!(leftovers(&server.url()).await, Vec::<String>::new());
+}
