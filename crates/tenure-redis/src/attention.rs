@@ -3,10 +3,10 @@
 //! A server nearby answers within some tens of µs: less than it takes to put a processor to sleep and to wake it up again.
 //! So for a moment after a request was written that travels alone, its connection watches the socket, giving way to
 //! every other thread meanwhile. Where answers turn out to take longer, hardly any request is watched any more; where
-//! requests are many, or others here wait in a line, none is. See `docs/decisions/0010-watched-answers.md`.
+//! requests are many, none is. See `docs/decisions/0010-watched-answers.md`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tenure_core::Clock;
@@ -18,6 +18,19 @@ const LOOKS_MAX: u32 = 2000;
 /// How many requests are not watched, at the most, after one that was watched in vain.
 const PASSED_OVER_MAX: u32 = 256;
 
+/// How many requests may be under way, the watched one included. More than one only where the other is not urgent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Watch(u32);
+
+impl Watch {
+    /// Not to be watched.
+    pub(crate) const NO: Self = Self(0);
+    /// To be watched while it is alone.
+    pub(crate) const ALONE: Self = Self(1);
+    /// To be watched also beside one other.
+    pub(crate) const BESIDE_ONE: Self = Self(2);
+}
+
 /// Whether to watch, on one connection.
 #[derive(Debug)]
 pub(crate) struct Attention {
@@ -25,8 +38,8 @@ pub(crate) struct Attention {
     is_on: bool,
     /// Requests that are under way.
     under_way: AtomicU32,
-    /// The one that was sent last is worth watching.
-    is_wanted: AtomicBool,
+    /// How many may be under way while the one that was sent last is watched. None: it is not.
+    wanted: AtomicU32,
     /// How many requests are passed over from now, and after the next one that is watched in vain.
     passing_over: AtomicU32,
     next_pause: AtomicU32,
@@ -50,23 +63,25 @@ impl Attention {
             clock,
             is_on: is_on && processors > 1,
             under_way: AtomicU32::new(0),
-            is_wanted: AtomicBool::new(false),
+            wanted: AtomicU32::new(0),
             passing_over: AtomicU32::new(0),
             next_pause: AtomicU32::new(1),
         }
     }
 
-    /// A request is about to be written. It is watched if it `may` be and nothing else is under way.
-    pub(crate) fn sent(&self, may: bool) -> UnderWay<'_> {
-        let others = self.under_way.fetch_add(1, Ordering::Relaxed);
-        self.is_wanted.store(self.is_on && may && others == 0, Ordering::Relaxed);
+    /// A request is about to be written, which may be watched as `watch` says.
+    pub(crate) fn sent(&self, watch: Watch) -> UnderWay<'_> {
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+        self.wanted.store(if self.is_on { watch.0 } else { 0 }, Ordering::Relaxed);
         UnderWay(self)
     }
 
     /// Watches for the answer to what was just written, if that is worth it. Ends when it `has_come`, when the moment is
     /// over, or when there is something else to write.
     pub(crate) fn watch(&self, has_come: impl Fn() -> bool) {
-        if !self.is_wanted.swap(false, Ordering::Relaxed) {
+        let most = self.wanted.swap(0, Ordering::Relaxed);
+        let is_quiet = || (1..=most).contains(&self.under_way.load(Ordering::Relaxed));
+        if !is_quiet() {
             return;
         }
         let to_pass = self.passing_over.load(Ordering::Relaxed);
@@ -80,7 +95,7 @@ impl Attention {
                 self.next_pause.store(1, Ordering::Relaxed);
                 return;
             }
-            if self.under_way.load(Ordering::Relaxed) != 1 {
+            if !is_quiet() {
                 return;
             }
             if self.clock.now() >= until {
@@ -145,28 +160,28 @@ mod tests {
     #[test]
     fn a_request_alone_is_watched_once() {
         let attention = attention();
-        let under_way = attention.sent(true);
+        let under_way = attention.sent(Watch::ALONE);
         assert_eq!(looks(&attention, 3), 3);
         assert_eq!(looks(&attention, 3), 0, "written in two parts, or something else was");
         drop(under_way);
-        let _may_not = attention.sent(false);
+        let _may_not = attention.sent(Watch::NO);
         assert_eq!(looks(&attention, 3), 0);
     }
 
     #[test]
     fn nobody_watches_while_others_are_under_way() {
         let attention = attention();
-        let first = attention.sent(true);
-        let second = attention.sent(true);
+        let first = attention.sent(Watch::ALONE);
+        let second = attention.sent(Watch::ALONE);
         assert_eq!(looks(&attention, 3), 0);
         drop((first, second));
-        let _third = attention.sent(true);
+        let _third = attention.sent(Watch::ALONE);
         let seen = Cell::new(0);
         attention.watch(|| {
             seen.set(seen.get() + 1);
             if seen.get() == 2 {
                 // Another task sends something: it must not wait for this answer.
-                std::mem::forget(attention.sent(true));
+                std::mem::forget(attention.sent(Watch::ALONE));
             }
             false
         });
@@ -174,10 +189,23 @@ mod tests {
     }
 
     #[test]
+    fn some_are_watched_beside_one_other() {
+        let attention = attention();
+        let _joins = attention.sent(Watch::NO);
+        let second = attention.sent(Watch::BESIDE_ONE);
+        assert_eq!(looks(&attention, 3), 3);
+        let _third = attention.sent(Watch::BESIDE_ONE);
+        assert_eq!(looks(&attention, 3), 0);
+        drop(second);
+        let _alone = attention.sent(Watch::ALONE);
+        assert_eq!(looks(&attention, 3), 0);
+    }
+
+    #[test]
     fn a_server_far_away_is_soon_hardly_watched() {
         let attention = attention();
         let watched = |n| {
-            let _under_way = attention.sent(true);
+            let _under_way = attention.sent(Watch::ALONE);
             looks(&attention, n) > 0
         };
         let in_vain = (0..1000).filter(|_| watched(u32::MAX)).count();
@@ -191,18 +219,18 @@ mod tests {
     fn a_moment_ends() {
         let attention = Attention { is_on: true, ..Attention::new(Arc::new(SystemClock), true) };
         let begin = SystemClock.now();
-        let in_vain = attention.sent(true);
+        let in_vain = attention.sent(Watch::ALONE);
         looks(&attention, u32::MAX);
         assert!(SystemClock.now().saturating_since(begin) >= MOMENT);
         drop(in_vain);
-        let _next = attention.sent(true);
+        let _next = attention.sent(Watch::ALONE);
         assert_eq!(looks(&attention, 1), 0, "passed over");
     }
 
     #[test]
     fn turned_off_it_never_watches() {
         let attention = Attention::new(Arc::new(StillClock), false);
-        let _under_way = attention.sent(true);
+        let _under_way = attention.sent(Watch::ALONE);
         assert_eq!(looks(&attention, 1), 0);
     }
 }

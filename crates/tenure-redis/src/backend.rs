@@ -1,7 +1,7 @@
 //! [`Redis`]: the boundary, by scripts. Each verb is one script call, one round trip.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use tenure_core::{
 };
 use tokio::sync::oneshot;
 
+use crate::attention::Watch;
 use crate::batch::{Answered, Batch, Request, Terms};
 use crate::config::RedisConfig;
 use crate::dating::{self, Anchor};
@@ -49,6 +50,8 @@ pub(crate) struct Inner {
     pub(crate) seen: AtomicU64,
     /// Claims of this process that stand in a line and listen.
     pub(crate) waiting: AtomicU64,
+    /// The last release handed its lock to another claim of this process.
+    pub(crate) hands_to_own: AtomicBool,
     capabilities: Capabilities,
     attempts: Batch,
     releases: Batch,
@@ -92,6 +95,7 @@ impl Redis {
             means,
             seen: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
+            hands_to_own: AtomicBool::new(false),
             capabilities,
             attempts: Batch::new(|scripts| &scripts.attempt),
             releases: Batch::new(|scripts| &scripts.release),
@@ -160,7 +164,7 @@ impl Inner {
             asked.store(header(self, live, command), Ordering::Relaxed);
             arguments(command);
         };
-        let mut reply = self.supervisor.run(script, 16, keys.size() + size + 200, false, fill).await?;
+        let mut reply = self.supervisor.run(script, 16, keys.size() + size + 200, Watch::NO, fill).await?;
         let answers = self.supervisor.read(&mut reply, Some(asked.into_inner()))?;
         Ok((answers, reply))
     }
@@ -412,7 +416,7 @@ impl Backend for Redis {
             keys.write_to(command);
         };
         let script = &self.inner.supervisor.scripts.inspect;
-        let reply = self.inner.supervisor.run(script, 4, keys.size(), false, fill).await?;
+        let reply = self.inner.supervisor.run(script, 4, keys.size(), Watch::NO, fill).await?;
         reply::lock_state(name.clone(), reply.value)
     }
 

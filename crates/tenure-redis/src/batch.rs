@@ -15,6 +15,7 @@ use redis::{Cmd, Value};
 use tenure_core::{Answer, BoxFuture, Line, Mode, Reason, StoreError, Trail};
 use tokio::sync::oneshot;
 
+use crate::attention::Watch;
 use crate::backend::{Inner, mode_text};
 use crate::dating::Anchor;
 use crate::keys::Keys;
@@ -27,6 +28,9 @@ const ALONE_MAX: usize = 2;
 const CARRIERS_MAX: usize = 8;
 /// How many requests travel together at most: the server does nothing else meanwhile.
 const TOGETHER_MAX: usize = 64;
+
+/// Up to so many that wait here, whoever released need not give way to the next: it would come too late itself.
+const LINE_OF_A_FEW: u64 = 2;
 
 /// One request.
 pub(crate) struct Request {
@@ -134,9 +138,13 @@ impl Batch {
             let alone = async move {
                 let batch = which(&inner);
                 let _alone = Alone(batch);
-                // Where others wait, the processor is theirs.
-                let may_watch = inner.waiting.load(Ordering::Relaxed) == 0;
-                let mut answers = batch.call(&inner, request.as_slice(), may_watch).await?;
+                // Where others wait, the processor is theirs; but if it is the answer that they wait for.
+                let watch = match inner.waiting.load(Ordering::Relaxed) {
+                    0 => Watch::ALONE,
+                    _ if is_release && inner.hands_to_own.load(Ordering::Relaxed) => Watch::BESIDE_ONE,
+                    _ => Watch::NO,
+                };
+                let mut answers = batch.call(&inner, request.as_slice(), watch).await?;
                 answers.pop().unwrap_or_else(|| Err(StoreError::unknown("no answer")))
             };
             return if is_release { CarriedThrough(Some(Box::pin(alone))).await } else { alone.await };
@@ -184,7 +192,7 @@ impl Batch {
                 continue;
             }
             // Whoever does not listen any more has let go of its claim, and sees to it.
-            match self.call(inner, &requests, false).await {
+            match self.call(inner, &requests, Watch::NO).await {
                 Ok(answers) => {
                     for (sender, answer) in senders.into_iter().zip(answers) {
                         let _ = sender.send(answer);
@@ -200,12 +208,7 @@ impl Batch {
     }
 
     /// One script call.
-    async fn call(
-        &self,
-        inner: &Inner,
-        requests: &[Request],
-        may_watch: bool,
-    ) -> Answer<Vec<Answer<Answered>>> {
+    async fn call(&self, inner: &Inner, requests: &[Request], watch: Watch) -> Answer<Vec<Answer<Answered>>> {
         let Some(Request { terms, .. }) = requests.first() else { return Ok(Vec::new()) };
         let size = |request: &Request| request.keys.size() + request.value.len() + 20;
         // The reason is at most 1 KiB long; usually there is none.
@@ -222,7 +225,7 @@ impl Batch {
         };
         let script = (self.script)(&inner.supervisor.scripts);
         let arguments = requests.len() * 3 + 10;
-        let mut reply = inner.supervisor.run(script, arguments, size, may_watch, fill).await?;
+        let mut reply = inner.supervisor.run(script, arguments, size, watch, fill).await?;
         let asked = Some(asked.into_inner()).filter(|asked| *asked > 0);
         let mut answers = inner.supervisor.read(&mut reply, asked)?;
         let answered = requests.iter().map(|_| {
@@ -235,9 +238,17 @@ impl Batch {
             Ok(Answered { item, anchor, is_subscribed: reply.live.is_subscribed })
         });
         let answered = answered.collect();
+        let told = answers.items.next();
+        if matches!(terms, Terms::Release { .. }) {
+            inner.hands_to_own.store(told.is_some(), Ordering::Relaxed);
+        }
         // The lock went to a claim of ours. Answers are read by different tasks: it may have ended meanwhile.
-        if let Some(Value::BulkString(push)) = answers.items.next() {
+        if let Some(Value::BulkString(push)) = told {
             inner.supervisor.message(&push, true);
+            // It goes first, if there are more behind it: whoever released may well come back to the end of the line.
+            if inner.waiting.load(Ordering::Relaxed) > LINE_OF_A_FEW {
+                tokio::task::yield_now().await;
+            }
         }
         Ok(answered)
     }

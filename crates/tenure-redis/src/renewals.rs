@@ -9,6 +9,7 @@ use redis::{Cmd, Value};
 use tenure_core::clock::sleep_until;
 use tenure_core::{Answer, Claim, Reason, Renewal, Why};
 
+use crate::attention::Watch;
 use crate::backend::{Inner, header, millis, value_of};
 use crate::reply::{garbled, text, unsigned};
 use crate::supervisor::Live;
@@ -58,7 +59,7 @@ async fn renew_together(inner: &Inner, claims: &[Arc<Claim>]) -> Vec<Answer<Rene
     let answers = async {
         let mut reply = inner
             .supervisor
-            .run(&inner.supervisor.scripts.renew, 4 * all.len(), size + 200, false, fill)
+            .run(&inner.supervisor.scripts.renew, 4 * all.len(), size + 200, Watch::NO, fill)
             .await?;
         inner.supervisor.read(&mut reply, Some(asked.load(Ordering::Relaxed)))
     };

@@ -19,7 +19,7 @@ use tenure_core::{BootInstant, Clock, RefusalKind, StoreError};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-use crate::attention::Attention;
+use crate::attention::{Attention, Watch};
 use crate::config::RedisConfig;
 use crate::error;
 use crate::pushes::{Orphan, Pushes};
@@ -170,7 +170,7 @@ impl Supervisor {
         let deadline = self.clock.now() + self.config.timeout;
         let live = self.live(deadline).await?;
         let command = command(&live);
-        self.send(live, &command, deadline, false).await
+        self.send(live, &command, deadline, Watch::NO).await
     }
 
     /// Asks the server several things at once, in one round trip. `commands` are made for the store's time in µs, as far
@@ -202,13 +202,13 @@ impl Supervisor {
     }
 
     /// Runs a script by its hash; by its text if the server does not know it. `fill` adds keys and arguments. The answer
-    /// is watched for only if it `may` be: nobody here is better served by another thread.
+    /// is watched for as `watch` says.
     pub(crate) async fn run(
         &self,
         script: &Script,
         arguments: usize,
         size: usize,
-        may_watch: bool,
+        watch: Watch,
         fill: impl Fn(&Live, &mut Cmd),
     ) -> Result<Reply, StoreError> {
         let deadline = self.clock.now() + self.config.timeout;
@@ -216,14 +216,14 @@ impl Supervisor {
         let mut command = Cmd::with_capacity(arguments + 3, size + 80);
         command.arg("EVALSHA").arg(&script.hash);
         fill(&live, &mut command);
-        let answer = self.send(live.clone(), &command, deadline, may_watch).await;
+        let answer = self.send(live.clone(), &command, deadline, watch).await;
         match answer {
             // Forgotten, by a restart or SCRIPT FLUSH; nothing was done.
             Err(StoreError::Unknown(text)) if text.starts_with("NOSCRIPT") => {
                 let mut command = Cmd::with_capacity(arguments + 3, size + script.code.len() + 40);
                 command.arg("EVAL").arg(&script.code);
                 fill(&live, &mut command);
-                self.send(live, &command, deadline, false).await
+                self.send(live, &command, deadline, Watch::NO).await
             }
             answer => answer,
         }
@@ -234,11 +234,11 @@ impl Supervisor {
         live: Arc<Live>,
         command: &Cmd,
         deadline: BootInstant,
-        may_watch: bool,
+        watch: Watch,
     ) -> Result<Reply, StoreError> {
         let mut connection = live.connection.clone();
         let sent = self.clock.now();
-        let under_way = live.attention.sent(may_watch);
+        let under_way = live.attention.sent(watch);
         let answer = tokio::select! {
             biased;
             answer = connection.send_packed_command(command) => answer,
