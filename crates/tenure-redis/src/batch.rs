@@ -225,7 +225,12 @@ impl Batch {
         };
         let script = (self.script)(&inner.supervisor.scripts);
         let arguments = requests.len() * 3 + 10;
-        let mut reply = inner.supervisor.run(script, arguments, size, watch, fill).await?;
+        let reply = inner.supervisor.run(script, arguments, size, watch, fill).await;
+        if let (Terms::Release { .. }, Err(StoreError::Unknown(_))) = (terms, &reply) {
+            // The lock may be with a claim of ours that only this answer would have told.
+            inner.pushes.tell_all_to_look();
+        }
+        let mut reply = reply?;
         let asked = Some(asked.into_inner()).filter(|asked| *asked > 0);
         let mut answers = inner.supervisor.read(&mut reply, asked)?;
         let answered = requests.iter().map(|_| {

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::{ask, claim, connect, leftovers};
+use common::{QUICK, ask, claim, connect, leftovers};
 use futures_util::FutureExt;
+use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::queue::Rules;
-use tenure_core::{Attempt, Backend, BoxFuture, Grant, Line, Locks, Mode, Released, Trail};
+use tenure_core::{Attempt, Backend, BoxFuture, Grant, Line, Locks, Mode, Released, StoreError, Trail};
+use tenure_testkit::proxy::{Fault, Proxy, Way};
 use tenure_testkit::servers::{Kind, Server};
 
 /// Some of the locks in one call are free and some are waited for, by this client and by another: one at a time holds
@@ -127,5 +129,42 @@ async fn a_release_and_a_waiter_that_gives_up_leave_nothing() {
     let last = claim("together/gives-up", Mode::Exclusive, Duration::from_secs(30));
     assert!(matches!(redis.attempt(&last, Line::Join).await.unwrap(), Attempt::Granted(_)));
     redis.release(&last, Trail::Clean).await.unwrap();
+    assert_eq!(leftovers(&server.url()).await, Vec::<String>::new());
+}
+
+/// A grant that lay in an answer longer than it lasts is over when it is read, and known to be.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_in_a_late_answer_is_not_taken_for_a_fresh_one() {
+    let server = Server::start(Kind::Redis7);
+    let proxy = Proxy::start(server.address()).await;
+    let redis = connect(&format!("{}?timeout=10s", proxy.url()), QUICK).await;
+    let [first, second] = [(); 2].map(|()| claim("together/late", Mode::Exclusive, Duration::from_secs(30)));
+    assert!(matches!(redis.attempt(&first, Line::Join).await.unwrap(), Attempt::Granted(_)));
+    let signal = signal_of(redis.attempt(&second, Line::Join).await.unwrap());
+    proxy.set(Way::Back, Fault { delay: 2 * QUICK.first_ttl, ..Fault::default() });
+    assert_eq!(redis.release(&first, Trail::Clean).await.unwrap(), Released::Held);
+    let grant = signal.await.expect("it can be dated");
+    assert_eq!(grant.ttl, QUICK.first_ttl);
+    assert!(grant.since + grant.ttl < SystemClock.now(), "{grant:?} is taken for a fresh one");
+    proxy.heal();
+    redis.release(&second, Trail::Clean).await.unwrap();
+    assert_eq!(leftovers(&server.url()).await, Vec::<String>::new());
+}
+
+/// Nor is anybody forgotten if the answer never comes: whoever waits here asks again, and finds that it holds.
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_release_that_is_not_answered_all_ask_again() {
+    let server = Server::start(Kind::Redis7);
+    let proxy = Proxy::start(server.address()).await;
+    let redis = connect(&format!("{}?timeout=300ms", proxy.url()), Rules::DEFAULT).await;
+    let [first, second] = [(); 2].map(|()| claim("together/lost", Mode::Exclusive, Duration::from_secs(30)));
+    assert!(matches!(redis.attempt(&first, Line::Join).await.unwrap(), Attempt::Granted(_)));
+    let signal = signal_of(redis.attempt(&second, Line::Join).await.unwrap());
+    proxy.set(Way::Back, Fault { blackhole: true, ..Fault::default() });
+    assert!(matches!(redis.release(&first, Trail::Clean).await, Err(StoreError::Unknown(_))));
+    proxy.heal();
+    assert!(signal.await.is_none(), "nobody could tell it");
+    assert!(matches!(redis.attempt(&second, Line::Join).await.unwrap(), Attempt::Granted(_)));
+    redis.release(&second, Trail::Clean).await.unwrap();
     assert_eq!(leftovers(&server.url()).await, Vec::<String>::new());
 }
