@@ -84,7 +84,12 @@ fn a_directory_that_cannot_be_written_is_77() {
     if rustix::process::getuid().is_root() {
         // Root may write everywhere: look through the eyes of somebody else, who may at least come near.
         std::fs::set_permissions(scene.path(""), PermissionsExt::from_mode(0o755)).unwrap();
-        std::fs::copy(env!("CARGO_BIN_EXE_tenure"), scene.path("tenure")).unwrap();
+        // By a process of its own: a child that another test starts meanwhile would hold our copy open for writing.
+        let copied = std::process::Command::new("cp")
+            .arg(env!("CARGO_BIN_EXE_tenure"))
+            .arg(scene.path("tenure"))
+            .status();
+        assert!(copied.unwrap().success());
         command = std::process::Command::new(scene.path("tenure"));
         std::os::unix::process::CommandExt::uid(command.arg("ls"), 65534);
     }
