@@ -72,7 +72,12 @@ if count == 1 then
     end
     if id then
       call('ZADD', q, first[2], id)
-      call('PEXPIREAT', q, format('%d', now + 2 * @LINE_TTL_MS@))
+      -- Both: whoever joins next looks only at the one to see how long they live.
+      local till = format('%d', now + 2 * @LINE_TTL_MS@)
+      call('PEXPIREAT', q, till)
+      if call('PTTL', c) < 2 * @LINE_TTL_MS@ then
+        call('PEXPIREAT', c, till)
+      end
     end
   end
   slow = {1}
