@@ -19,10 +19,11 @@ use crate::config::RedisConfig;
 use crate::dating::{self, Anchor};
 use crate::keys::{Keys, Layout};
 use crate::native;
+use crate::newcomers::{Newcomers, Standing};
 use crate::pushes::{News, Orphan, Pushes};
 use crate::renewals;
 use crate::reply::{self, Answers, Attempted, garbled, unsigned};
-use crate::scripts::Script;
+use crate::scripts::{Filled, Script};
 use crate::server::Means;
 use crate::supervisor::{Live, Reply, Supervisor};
 
@@ -48,12 +49,13 @@ pub(crate) struct Inner {
     pub(crate) means: Means,
     /// The highest token seen: no lower one is given out, even if the store has lost its memory.
     pub(crate) seen: AtomicU64,
-    /// Claims of this process that stand in a line and listen.
-    pub(crate) waiting: AtomicU64,
+    pub(crate) newcomers: Arc<Newcomers>,
+    /// The last attempt found its lock busy: the next is likely to.
+    pub(crate) finds_busy: AtomicBool,
     /// The last release handed its lock to another claim of this process.
     pub(crate) hands_to_own: AtomicBool,
     capabilities: Capabilities,
-    attempts: Batch,
+    pub(crate) attempts: Batch,
     releases: Batch,
 }
 
@@ -94,7 +96,8 @@ impl Redis {
             layout: Layout::new(&config.prefix, config.plain),
             means,
             seen: AtomicU64::new(0),
-            waiting: AtomicU64::new(0),
+            newcomers: Arc::default(),
+            finds_busy: AtomicBool::new(false),
             hands_to_own: AtomicBool::new(false),
             capabilities,
             attempts: Batch::new(|scripts| &scripts.attempt),
@@ -155,7 +158,7 @@ impl Inner {
         script: &Script,
         keys: &Keys,
         size: usize,
-        arguments: impl Fn(&mut Cmd),
+        arguments: impl Fn(&mut Cmd) + Sync,
     ) -> Answer<(Answers, Reply)> {
         let asked = AtomicU64::new(0);
         let fill = |live: &Live, command: &mut Cmd| {
@@ -164,12 +167,18 @@ impl Inner {
             asked.store(header(self, live, command), Ordering::Relaxed);
             arguments(command);
         };
-        let mut reply = self.supervisor.run(script, 16, keys.size() + size + 200, Watch::NO, fill).await?;
+        let call = Filled { script, arguments: 16, size: keys.size() + size + 200, fill };
+        let mut reply = self.supervisor.run(&call, Watch::NO).await?;
         let answers = self.supervisor.read(&mut reply, Some(asked.into_inner()))?;
         Ok((answers, reply))
     }
 
-    async fn attempt(self: &Arc<Self>, claim: &Claim, line: Line) -> Answer<(Attempted, Anchor, bool)> {
+    async fn attempt(
+        self: &Arc<Self>,
+        claim: &Claim,
+        line: Line,
+        is_newcomer: bool,
+    ) -> Answer<(Attempted, Anchor, bool)> {
         let terms = Terms::Attempt {
             mode: claim.mode,
             line,
@@ -178,12 +187,17 @@ impl Inner {
         };
         let request = Request { keys: self.layout.keys(&claim.name), value: value_of(claim), terms };
         let Answered { item, anchor, is_subscribed } =
-            self.attempts.send(self, |inner| &inner.attempts, request).await?;
+            if is_newcomer { self.announce(request).await? } else { self.ask(request).await? };
         let attempted = reply::attempted(&claim.name, claim.mode.shape(), item)?;
+        self.finds_busy.store(matches!(attempted, Attempted::Busy { .. }), Ordering::Relaxed);
         if let Attempted::Granted(token) = &attempted {
             self.seen.fetch_max(token.get(), Ordering::Relaxed);
         }
         Ok((attempted, anchor, is_subscribed))
+    }
+
+    pub(crate) async fn ask(self: &Arc<Self>, request: Request) -> Answer<Answered> {
+        self.attempts.send(self, |inner| &inner.attempts, request).await
     }
 
     async fn release(self: &Arc<Self>, keys: Keys, value: String, trail: Trail) -> Answer<Released> {
@@ -247,9 +261,9 @@ impl Inner {
     ) -> BoxFuture<'static, Option<Grant>> {
         let (inner, claim) = (self.clone(), claim.clone());
         Box::pin(async move {
-            let waiting = Waiting::new(&inner.waiting);
+            let standing = Standing::new(&inner.newcomers, inner.layout.keys(&claim.name));
             let news = news.await;
-            drop(waiting);
+            drop(standing);
             let Ok(News::Granted(push)) = news else { return None };
             let since = dating::since(&anchor, push.granted_micros, &push.run_id, push.read_at)?;
             inner.seen.fetch_max(push.token.get(), Ordering::Relaxed);
@@ -287,22 +301,6 @@ impl Inner {
     }
 }
 
-/// Counts a claim that waits.
-struct Waiting<'a>(&'a AtomicU64);
-
-impl<'a> Waiting<'a> {
-    fn new(count: &'a AtomicU64) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 #[async_trait]
 impl Backend for Redis {
     fn capabilities(&self) -> Capabilities {
@@ -324,7 +322,8 @@ impl Backend for Redis {
         }
         // Before the request is sent: the push may overtake the answer.
         let (news, was_known) = inner.listen(claim.id);
-        match inner.attempt(claim, line).await {
+        let is_newcomer = !was_known && line == Line::Join && claim.mode == Mode::Exclusive;
+        match inner.attempt(claim, line, is_newcomer).await {
             Ok((Attempted::Granted(token), anchor, _)) => {
                 Ok(Attempt::Granted(inner.grant(claim, token, claim.ttl.get(), anchor.sent, news)))
             }
@@ -416,7 +415,8 @@ impl Backend for Redis {
             keys.write_to(command);
         };
         let script = &self.inner.supervisor.scripts.inspect;
-        let reply = self.inner.supervisor.run(script, 4, keys.size(), Watch::NO, fill).await?;
+        let call = Filled { script, arguments: 4, size: keys.size(), fill };
+        let reply = self.inner.supervisor.run(&call, Watch::NO).await?;
         reply::lock_state(name.clone(), reply.value)
     }
 

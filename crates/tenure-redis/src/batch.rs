@@ -19,20 +19,18 @@ use crate::attention::Watch;
 use crate::backend::{Inner, mode_text};
 use crate::dating::Anchor;
 use crate::keys::Keys;
-use crate::scripts::{Script, Scripts};
-use crate::supervisor::Live;
+use crate::scripts::{Call, Script, Scripts};
+use crate::supervisor::{Live, Reply};
 
 /// How many requests go alone at a time, before others gather.
 const ALONE_MAX: usize = 2;
 /// How many carriers there are at the most.
 const CARRIERS_MAX: usize = 8;
 /// How many requests travel together at most: the server does nothing else meanwhile.
-const TOGETHER_MAX: usize = 64;
-
-/// Up to so many that wait here, whoever released need not give way to the next: it would come too late itself.
-const LINE_OF_A_FEW: u64 = 2;
+pub(crate) const TOGETHER_MAX: usize = 64;
 
 /// One request.
+#[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) keys: Keys,
     pub(crate) value: String,
@@ -60,7 +58,9 @@ impl Terms {
                     command.arg(seen);
                 }
                 command.arg(asked);
+                let is_likely_busy = inner.finds_busy.load(Ordering::Relaxed);
                 match (mode, line) {
+                    (Mode::Exclusive, Line::Join) if is_likely_busy => command.arg(joined("x?", run_id)),
                     (Mode::Exclusive, Line::Join) => command.arg(joined("x", run_id)),
                     _ => command.arg(joined(&mode_text(*mode, *line), run_id)),
                 };
@@ -90,6 +90,7 @@ fn joined(first: &str, second: &str) -> String {
 }
 
 /// The answer to one request.
+#[derive(Debug)]
 pub(crate) struct Answered {
     pub(crate) item: Value,
     pub(crate) anchor: Anchor,
@@ -102,17 +103,102 @@ pub(crate) struct Batch {
     state: Mutex<State>,
 }
 
+/// A request, and where its answer goes.
+pub(crate) type Waiting = (Request, oneshot::Sender<Answer<Answered>>);
+
 #[derive(Default)]
 struct State {
-    waiting: VecDeque<(Request, oneshot::Sender<Answer<Answered>>)>,
+    waiting: VecDeque<Waiting>,
     alone: usize,
     carriers: usize,
+}
+
+impl State {
+    /// Whether there is more to carry than carriers; counts one more then.
+    fn needs_carrier(&mut self) -> bool {
+        let needs = self.carriers < CARRIERS_MAX && self.waiting.len() > self.carriers;
+        self.carriers += usize::from(needs);
+        needs
+    }
 }
 
 impl Request {
     const fn is_attempt(&self) -> bool {
         matches!(self.terms, Terms::Attempt { .. })
     }
+}
+
+/// Requests that travel in one call.
+struct Parcel<'a> {
+    inner: &'a Inner,
+    script: &'a Script,
+    requests: &'a [Request],
+    terms: &'a Terms,
+    /// What the call is named, if it is.
+    asked: AtomicU64,
+}
+
+impl<'a> Parcel<'a> {
+    fn new(batch: &Batch, inner: &'a Inner, requests: &'a [Request]) -> Option<Self> {
+        let terms = &requests.first()?.terms;
+        let script = (batch.script)(&inner.supervisor.scripts);
+        Some(Self { inner, script, requests, terms, asked: AtomicU64::new(0) })
+    }
+
+    fn open(&self, reply: Result<Reply, StoreError>) -> Answer<Opened> {
+        let is_release = matches!(self.terms, Terms::Release { .. });
+        if is_release && matches!(reply, Err(StoreError::Unknown(_))) {
+            // The lock may be with a claim of ours that only this answer would have told.
+            self.inner.pushes.tell_all_to_look();
+        }
+        let mut reply = reply?;
+        let asked = Some(self.asked.load(Ordering::Relaxed)).filter(|asked| *asked > 0);
+        let mut answers = self.inner.supervisor.read(&mut reply, asked)?;
+        let answered = self.requests.iter().map(|_| {
+            let item = answers.next()?;
+            let anchor = Anchor {
+                sent: reply.sent,
+                store_micros: answers.store_micros,
+                run_id: reply.live.server.run_id.clone(),
+            };
+            Ok(Answered { item, anchor, is_subscribed: reply.live.is_subscribed })
+        });
+        let answered = answered.collect();
+        let told = answers.items.next();
+        if is_release {
+            self.inner.hands_to_own.store(told.is_some(), Ordering::Relaxed);
+        }
+        Ok(Opened { answered, told })
+    }
+}
+
+impl Call for Parcel<'_> {
+    fn script(&self) -> &Script {
+        self.script
+    }
+
+    fn size(&self) -> (usize, usize) {
+        let size = |request: &Request| request.keys.size() + request.value.len() + 20;
+        // The reason is at most 1 KiB long; usually there is none.
+        (self.requests.len() * 3 + 10, self.requests.iter().map(size).sum::<usize>() + 250)
+    }
+
+    fn fill(&self, live: &Live, command: &mut Cmd) {
+        command.arg(1 + self.requests.iter().map(|request| request.keys.count()).sum::<usize>());
+        command.arg(self.inner.layout.fence());
+        self.requests.iter().for_each(|request| request.keys.write_to(command));
+        self.asked.store(self.terms.write_to(self.inner, live, command).unwrap_or(0), Ordering::Relaxed);
+        for request in self.requests {
+            command.arg(&request.value);
+        }
+    }
+}
+
+/// What came back.
+struct Opened {
+    answered: Vec<Answer<Answered>>,
+    /// A push for a claim of ours.
+    told: Option<Value>,
 }
 
 impl Batch {
@@ -139,7 +225,7 @@ impl Batch {
                 let batch = which(&inner);
                 let _alone = Alone(batch);
                 // Where others wait, the processor is theirs; but if it is the answer that they wait for.
-                let watch = match inner.waiting.load(Ordering::Relaxed) {
+                let watch = match inner.newcomers.all_standing() {
                     0 => Watch::ALONE,
                     _ if is_release && inner.hands_to_own.load(Ordering::Relaxed) => Watch::BESIDE_ONE,
                     _ => Watch::NO,
@@ -150,10 +236,26 @@ impl Batch {
             return if is_release { CarriedThrough(Some(Box::pin(alone))).await } else { alone.await };
         };
         if needs_carrier {
-            let inner = inner.clone();
-            tokio::spawn(async move { which(&inner).carry(&inner).await });
+            Self::start_carrier(inner, which);
         }
-        receiver.await.unwrap_or_else(|_| Err(StoreError::unknown("the request was dropped on the way")))
+        receiver.await.unwrap_or_else(|_| dropped())
+    }
+
+    /// Sends requests that others wait for.
+    pub(crate) fn send_all(&self, inner: &Arc<Inner>, which: fn(&Inner) -> &Self, all: Vec<Waiting>) {
+        let needs_carrier = {
+            let mut state = self.state();
+            state.waiting.extend(all);
+            state.needs_carrier()
+        };
+        if needs_carrier {
+            Self::start_carrier(inner, which);
+        }
+    }
+
+    fn start_carrier(inner: &Arc<Inner>, which: fn(&Inner) -> &Self) {
+        let inner = inner.clone();
+        tokio::spawn(async move { which(&inner).carry(&inner).await });
     }
 
     /// Takes the request to those that wait, unless it goes alone. Answers where its answer comes, and whether to start
@@ -166,20 +268,21 @@ impl Batch {
         }
         let (sender, receiver) = oneshot::channel();
         state.waiting.push_back((request.take()?, sender));
-        let needs_carrier = state.carriers < CARRIERS_MAX && state.waiting.len() > state.carriers;
-        state.carriers += usize::from(needs_carrier);
-        Some((receiver, needs_carrier))
+        Some((receiver, state.needs_carrier()))
     }
 
     /// Takes what waits until nothing does.
     async fn carry(&self, inner: &Arc<Inner>) {
+        let carrier = Carrier(self);
         loop {
             // Whoever else is ready may come along.
             tokio::task::yield_now().await;
             let (requests, senders): (Vec<_>, Vec<_>) = {
                 let mut state = self.state();
                 let Some((first, _)) = state.waiting.front() else {
+                    // Before anybody else comes: the next one takes another carrier.
                     state.carriers -= 1;
+                    std::mem::forget(carrier);
                     return;
                 };
                 let of_a_kind = state.waiting.iter().take_while(|(request, _)| request.terms == first.terms);
@@ -188,75 +291,61 @@ impl Batch {
                 let taken = state.waiting.drain(..count);
                 taken.filter(|(request, sender)| !(request.is_attempt() && sender.is_closed())).unzip()
             };
-            if requests.is_empty() {
-                continue;
-            }
-            // Whoever does not listen any more has let go of its claim, and sees to it.
-            match self.call(inner, &requests, Watch::NO).await {
-                Ok(answers) => {
-                    for (sender, answer) in senders.into_iter().zip(answers) {
-                        let _ = sender.send(answer);
-                    }
-                }
-                Err(error) => {
-                    for sender in senders {
-                        let _ = sender.send(Err(error.clone()));
-                    }
-                }
+            if !requests.is_empty() {
+                hand_out(senders, self.call(inner, &requests, Watch::NO).await);
             }
         }
     }
 
-    /// One script call.
+    /// One script call. With a release go the newcomers to its line.
     async fn call(&self, inner: &Inner, requests: &[Request], watch: Watch) -> Answer<Vec<Answer<Answered>>> {
-        let Some(Request { terms, .. }) = requests.first() else { return Ok(Vec::new()) };
-        let size = |request: &Request| request.keys.size() + request.value.len() + 20;
-        // The reason is at most 1 KiB long; usually there is none.
-        let size = requests.iter().map(size).sum::<usize>() + 250;
-        let asked = AtomicU64::new(0);
-        let fill = |live: &Live, command: &mut Cmd| {
-            command.arg(1 + requests.iter().map(|request| request.keys.count()).sum::<usize>());
-            command.arg(inner.layout.fence());
-            requests.iter().for_each(|request| request.keys.write_to(command));
-            asked.store(terms.write_to(inner, live, command).unwrap_or(0), Ordering::Relaxed);
-            for request in requests {
-                command.arg(&request.value);
+        let Some(parcel) = Parcel::new(self, inner, requests) else { return Ok(Vec::new()) };
+        let company = match requests {
+            [Request { keys, terms: Terms::Release { trail: Trail::Clean }, .. }] => {
+                inner.newcomers.company(keys)
+            }
+            _ => Vec::new(),
+        };
+        let (newcomers, senders): (Vec<Request>, Vec<_>) = company.into_iter().unzip();
+        let opened = match Parcel::new(&inner.attempts, inner, &newcomers) {
+            None => parcel.open(inner.supervisor.run(&parcel, watch).await),
+            Some(company) => {
+                // Before it: so that there is somebody in line, and the line lives on.
+                let [to_newcomers, reply] = inner.supervisor.run_both([&company, &parcel], watch).await;
+                match company.open(to_newcomers) {
+                    Ok(Opened { answered, .. }) => inner.answer_newcomers(newcomers, senders, answered),
+                    Err(error) => hand_out(senders, Err(error)),
+                }
+                parcel.open(reply)
             }
         };
-        let script = (self.script)(&inner.supervisor.scripts);
-        let arguments = requests.len() * 3 + 10;
-        let reply = inner.supervisor.run(script, arguments, size, watch, fill).await;
-        if let (Terms::Release { .. }, Err(StoreError::Unknown(_))) = (terms, &reply) {
-            // The lock may be with a claim of ours that only this answer would have told.
-            inner.pushes.tell_all_to_look();
-        }
-        let mut reply = reply?;
-        let asked = Some(asked.into_inner()).filter(|asked| *asked > 0);
-        let mut answers = inner.supervisor.read(&mut reply, asked)?;
-        let answered = requests.iter().map(|_| {
-            let item = answers.next()?;
-            let anchor = Anchor {
-                sent: reply.sent,
-                store_micros: answers.store_micros,
-                run_id: reply.live.server.run_id.clone(),
-            };
-            Ok(Answered { item, anchor, is_subscribed: reply.live.is_subscribed })
-        });
-        let answered = answered.collect();
-        let told = answers.items.next();
-        if matches!(terms, Terms::Release { .. }) {
-            inner.hands_to_own.store(told.is_some(), Ordering::Relaxed);
-        }
+        let Opened { answered, told } = opened?;
         // The lock went to a claim of ours. Answers are read by different tasks: it may have ended meanwhile.
         if let Some(Value::BulkString(push)) = told {
             inner.supervisor.message(&push, true);
-            // It goes first, if there are more behind it: whoever released may well come back to the end of the line.
-            if inner.waiting.load(Ordering::Relaxed) > LINE_OF_A_FEW {
-                tokio::task::yield_now().await;
-            }
         }
         Ok(answered)
     }
+}
+
+/// Gives everybody their answer. Whoever does not listen any more has let go of its claim, and sees to it.
+fn hand_out(senders: Vec<oneshot::Sender<Answer<Answered>>>, answers: Answer<Vec<Answer<Answered>>>) {
+    match answers {
+        Ok(answers) => {
+            for (sender, answer) in senders.into_iter().zip(answers) {
+                let _ = sender.send(answer);
+            }
+        }
+        Err(error) => {
+            for sender in senders {
+                let _ = sender.send(Err(error.clone()));
+            }
+        }
+    }
+}
+
+pub(crate) fn dropped() -> Answer<Answered> {
+    Err(StoreError::unknown("the request was dropped on the way"))
 }
 
 /// Goes on in the background if its caller lets go of it: the answer to a release may hold a grant of somebody else.
@@ -278,6 +367,15 @@ impl<T: Send + 'static> Drop for CarriedThrough<T> {
         if let (Some(request), Ok(runtime)) = (self.0.take(), tokio::runtime::Handle::try_current()) {
             runtime.spawn(request);
         }
+    }
+}
+
+/// Counts a carrier, also if it ends on the way, with its runtime.
+struct Carrier<'a>(&'a Batch);
+
+impl Drop for Carrier<'_> {
+    fn drop(&mut self) {
+        self.0.state().carriers -= 1;
     }
 }
 

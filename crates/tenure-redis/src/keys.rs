@@ -17,7 +17,7 @@ pub(crate) struct Layout {
 }
 
 /// The keys of one lock.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Keys {
     /// The main key, if it is not the base.
     plain: Option<String>,

@@ -30,6 +30,7 @@ mod examine;
 pub mod fence;
 mod keys;
 mod native;
+mod newcomers;
 mod pushes;
 mod renewals;
 mod reply;

@@ -8,8 +8,11 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use tenure_core::{BootInstant, ByClaim, ClaimId, FencingToken, Reason};
+use tenure_core::{Answer, BootInstant, ByClaim, ClaimId, FencingToken, Reason};
 use tokio::sync::oneshot;
+
+use crate::batch::Answered;
+use crate::newcomers::Standing;
 
 /// A claim that nobody listened for so long, and that nobody ended, is forgotten.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
@@ -62,6 +65,24 @@ struct Listener {
     since: BootInstant,
     /// The number of its grant, if it holds.
     token: Option<FencingToken>,
+    held_back: Option<HeldBack>,
+}
+
+/// The answer to an attempt, which need not be given before there is news: whoever awaits both wakes up once.
+#[derive(Debug)]
+pub(crate) struct HeldBack {
+    pub(crate) to: oneshot::Sender<Answer<Answered>>,
+    pub(crate) answer: Answer<Answered>,
+    /// It stands in line already.
+    pub(crate) _standing: Standing,
+}
+
+impl HeldBack {
+    /// Gives the answer, if there is one.
+    pub(crate) fn give(held_back: Option<Self>) {
+        // Whoever does not listen any more has let go of its claim, and sees to it.
+        held_back.map(|Self { to, answer, .. }| to.send(answer));
+    }
 }
 
 impl Listener {
@@ -82,7 +103,7 @@ impl Pushes {
     /// Listens for news of a claim; answers also whether it was registered before.
     pub(crate) fn listen(&self, id: ClaimId, now: BootInstant) -> (oneshot::Receiver<News>, bool) {
         let (sender, receiver) = oneshot::channel();
-        let listener = Listener { sender: Some(sender), since: now, token: None };
+        let listener = Listener { sender: Some(sender), since: now, token: None, held_back: None };
         let before = self.with(|registry| {
             if registry.listeners.len() >= registry.sweep_at {
                 registry
@@ -120,14 +141,15 @@ impl Pushes {
 
     /// Tells everybody that waits to look: the connection broke, and news may have been lost.
     pub(crate) fn tell_all_to_look(&self) {
-        let senders: Vec<_> = self.with(|registry| {
+        let waiting: Vec<_> = self.with(|registry| {
             let listeners = registry.listeners.values_mut();
             let waiting = listeners.filter(|listener| listener.token.is_none());
-            waiting.filter_map(|listener| listener.sender.take()).collect()
+            waiting.map(|listener| (listener.sender.take(), listener.held_back.take())).collect()
         });
-        for sender in senders {
+        for (sender, held_back) in waiting {
             // Whoever does not listen looks by itself.
-            let _ = sender.send(News::Look);
+            sender.map(|sender| sender.send(News::Look));
+            HeldBack::give(held_back);
         }
     }
 
@@ -171,16 +193,29 @@ impl Pushes {
 
     /// Tells whoever listens; answers whether the claim is registered.
     fn tell(&self, id: ClaimId, news: News) -> bool {
-        let listener = self.with(|registry| registry.listeners.get_mut(&id).map(|l| l.sender.take()));
-        match listener {
-            Some(sender) => {
-                if let Some(sender) = sender {
-                    let _ = sender.send(news);
-                }
-                true
-            }
-            None => false,
-        }
+        let listener = self
+            .with(|registry| registry.listeners.get_mut(&id).map(|l| (l.sender.take(), l.held_back.take())));
+        let is_known = listener.is_some();
+        let (sender, held_back) = listener.unwrap_or_default();
+        sender.map(|sender| sender.send(news));
+        HeldBack::give(held_back);
+        is_known
+    }
+
+    /// Keeps the answer to a claim's attempt until there is news of it, or until it [is given](Self::give). Hands it back
+    /// if there is news already, or nobody listens.
+    pub(crate) fn hold_back(&self, id: ClaimId, held_back: HeldBack) -> Option<HeldBack> {
+        self.with(|registry| match registry.listeners.get_mut(&id) {
+            Some(listener) if listener.is_listening() => listener.held_back.replace(held_back),
+            _ => Some(held_back),
+        })
+    }
+
+    /// Gives a claim the answer that was held back, if it still is.
+    pub(crate) fn give(&self, id: ClaimId) {
+        let held_back =
+            self.with(|registry| registry.listeners.get_mut(&id).and_then(|l| l.held_back.take()));
+        HeldBack::give(held_back);
     }
 
     /// How many claims are registered.

@@ -12,6 +12,7 @@ use tenure_core::{Answer, Claim, Reason, Renewal, Why};
 use crate::attention::Watch;
 use crate::backend::{Inner, header, millis, value_of};
 use crate::reply::{garbled, text, unsigned};
+use crate::scripts::Filled;
 use crate::supervisor::Live;
 
 /// How many claims one script call renews at most: more would hold up the server's other clients.
@@ -57,10 +58,9 @@ async fn renew_together(inner: &Inner, claims: &[Arc<Claim>]) -> Vec<Answer<Rene
         }
     };
     let answers = async {
-        let mut reply = inner
-            .supervisor
-            .run(&inner.supervisor.scripts.renew, 4 * all.len(), size + 200, Watch::NO, fill)
-            .await?;
+        let script = &inner.supervisor.scripts.renew;
+        let call = Filled { script, arguments: 4 * all.len(), size: size + 200, fill };
+        let mut reply = inner.supervisor.run(&call, Watch::NO).await?;
         inner.supervisor.read(&mut reply, Some(asked.load(Ordering::Relaxed)))
     };
     match answers.await {

@@ -97,6 +97,11 @@ pub(crate) fn released(item: &Value) -> Answer<Released> {
     }
 }
 
+/// Whether an attempt came to nothing yet.
+pub(crate) fn is_busy(item: &Value) -> bool {
+    matches!(item, Value::Array(fields) if fields.first().and_then(text) == Some("B"))
+}
+
 /// What an attempt came to.
 pub(crate) enum Attempted {
     Granted(FencingToken),
@@ -233,14 +238,14 @@ pub(crate) fn lock_state(name: LockName, reply: Value) -> Answer<LockState> {
     }
     state.holders.sort_by_key(|holder| holder.token);
     state.token = state.holders.iter().filter_map(|holder| holder.token).max();
-    for entry in strings(waiting).chunks_exact(3) {
-        let [id, place, claim] = entry else { continue };
+    for entry in strings(waiting).chunks_exact(2) {
+        let [id, claim] = entry else { continue };
         let claim: Vec<&str> = claim.splitn(10, '\n').collect();
-        let [_, expires, _, _, mode, n, of, _, label, reason] = claim.as_slice() else { continue };
+        let [_, expires, joined, _, mode, n, of, _, label, reason] = claim.as_slice() else { continue };
         if expires.parse::<u64>().unwrap_or(0) < now {
             continue;
         }
-        let joined = place.parse::<f64>().unwrap_or(0.0) as u64;
+        let joined = joined.parse().unwrap_or(now_micros);
         state.waiters.push(Waiter {
             label: Label::new(label).map_err(|_| garbled("a label"))?,
             fingerprint: ClaimId::from_hex(id).map(|id| id.fingerprint()).unwrap_or_default(),
@@ -269,10 +274,7 @@ pub(crate) fn alone(value: &str, left: Option<u64>, now: u64) -> Option<Holder> 
         label,
         fingerprint,
         token: number(3).filter(|token| *token > 0).map(FencingToken::new),
-        mode: fields
-            .get(1)
-            .and_then(|mode| mode_of(mode.trim_end_matches(['-', '+'])))
-            .or(Some(Mode::Exclusive)),
+        mode: fields.get(1).and_then(|mode| mode_of(mode.get(..1)?)).or(Some(Mode::Exclusive)),
         held_for: number(2).map(|since| Duration::from_millis(now.saturating_sub(since))),
         expires_in: left.map(Duration::from_millis),
         reason: fields.get(5).and_then(|reason| reason_of(reason).0),

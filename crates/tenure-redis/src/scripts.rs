@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
+use redis::Cmd;
 use tenure_core::queue::Rules;
+
+use crate::supervisor::Live;
 
 const LINE: &str = include_str!("scripts/line.lua");
 
@@ -15,7 +18,7 @@ const FENCE_MIN: Duration = Duration::from_secs(48 * 60 * 60);
 
 /// How the keys of a lock are laid out, by number. It is the name of the fence's one member: who finds another there must
 /// not touch the locks.
-pub(crate) const LAYOUT: &str = "3";
+pub(crate) const LAYOUT: &str = "4";
 
 /// A script, and the hash it is called by.
 #[derive(Debug)]
@@ -66,6 +69,49 @@ impl Scripts {
 
     pub(crate) fn all(&self) -> [&Script; 6] {
         [&self.attempt, &self.renew, &self.release, &self.settle, &self.evict, &self.inspect]
+    }
+}
+
+/// A call of a script: its keys and arguments are made for the connection it goes over.
+pub(crate) trait Call: Sync {
+    fn script(&self) -> &Script;
+    /// About how many arguments there are, and of how many bytes.
+    fn size(&self) -> (usize, usize);
+    /// Adds keys and arguments.
+    fn fill(&self, live: &Live, command: &mut Cmd);
+}
+
+pub(crate) fn by_hash(call: &impl Call, live: &Live) -> Cmd {
+    command(call, live, "EVALSHA", &call.script().hash)
+}
+
+pub(crate) fn command(call: &impl Call, live: &Live, verb: &str, script: &str) -> Cmd {
+    let (arguments, size) = call.size();
+    let mut command = Cmd::with_capacity(arguments + 3, size + script.len() + 40);
+    command.arg(verb).arg(script);
+    call.fill(live, &mut command);
+    command
+}
+
+/// A call that a closure fills.
+pub(crate) struct Filled<'a, F> {
+    pub(crate) script: &'a Script,
+    pub(crate) arguments: usize,
+    pub(crate) size: usize,
+    pub(crate) fill: F,
+}
+
+impl<F: Fn(&Live, &mut Cmd) + Sync> Call for Filled<'_, F> {
+    fn script(&self) -> &Script {
+        self.script
+    }
+
+    fn size(&self) -> (usize, usize) {
+        (self.arguments, self.size)
+    }
+
+    fn fill(&self, live: &Live, command: &mut Cmd) {
+        (self.fill)(live, command);
     }
 }
 

@@ -24,7 +24,7 @@ use crate::config::RedisConfig;
 use crate::error;
 use crate::pushes::{Orphan, Pushes};
 use crate::reply::{Answers, is_out_of_step};
-use crate::scripts::{Script, Scripts};
+use crate::scripts::{Call, Scripts, by_hash, command};
 use crate::server::{self, Server};
 use crate::stream::Stream;
 
@@ -201,28 +201,68 @@ impl Supervisor {
         answers.map_err(|problem| self.problem(&live, &problem))
     }
 
-    /// Runs a script by its hash; by its text if the server does not know it. `fill` adds keys and arguments. The answer
-    /// is watched for as `watch` says.
-    pub(crate) async fn run(
-        &self,
-        script: &Script,
-        arguments: usize,
-        size: usize,
-        watch: Watch,
-        fill: impl Fn(&Live, &mut Cmd),
-    ) -> Result<Reply, StoreError> {
+    /// Runs a script by its hash; by its text if the server does not know it. The answer is watched for as `watch` says.
+    pub(crate) async fn run(&self, call: &impl Call, watch: Watch) -> Result<Reply, StoreError> {
         let deadline = self.clock.now() + self.config.timeout;
         let live = self.live(deadline).await?;
-        let mut command = Cmd::with_capacity(arguments + 3, size + 80);
-        command.arg("EVALSHA").arg(&script.hash);
-        fill(&live, &mut command);
-        let answer = self.send(live.clone(), &command, deadline, watch).await;
+        let answer = self.send(live.clone(), &by_hash(call, &live), deadline, watch).await;
+        self.or_by_text(call, live, deadline, answer).await
+    }
+
+    /// Runs two scripts, one after the other, in one round trip.
+    pub(crate) async fn run_both(
+        &self,
+        calls: [&impl Call; 2],
+        watch: Watch,
+    ) -> [Result<Reply, StoreError>; 2] {
+        let deadline = self.clock.now() + self.config.timeout;
+        let live = match self.live(deadline).await {
+            Ok(live) => live,
+            Err(error) => return [Err(error.clone()), Err(error)],
+        };
+        let mut pipeline = redis::Pipeline::with_capacity(calls.len());
+        for call in calls {
+            pipeline.add_command(by_hash(call, &live));
+        }
+        let mut connection = live.connection.clone();
+        let sent = self.clock.now();
+        let under_way = live.attention.sent(watch);
+        let answers = tokio::select! {
+            biased;
+            answers = connection.send_packed_commands(&pipeline, 0, calls.len()) => {
+                answers.map_err(|problem| self.problem(&live, &problem))
+            }
+            () = sleep_until(self.clock.clone(), deadline) => Err(self.silence(&live)),
+        };
+        drop(under_way);
+        let mut answers = match answers {
+            Ok(answers) => answers.into_iter(),
+            Err(error) => return [Err(error.clone()), Err(error)],
+        };
+        let mut next = || {
+            let answer = answers.next().ok_or_else(|| StoreError::unknown("an answer is missing"))?;
+            let value = answer.extract_error().map_err(|problem| self.problem(&live, &problem))?;
+            Ok(Reply { value, sent, live: live.clone() })
+        };
+        let (first, second) = (next(), next());
+        [
+            self.or_by_text(calls[0], live.clone(), deadline, first).await,
+            self.or_by_text(calls[1], live.clone(), deadline, second).await,
+        ]
+    }
+
+    /// The answer, or that to the script's text if the server has forgotten it, by a restart or `SCRIPT FLUSH`: nothing
+    /// was done then.
+    async fn or_by_text(
+        &self,
+        call: &impl Call,
+        live: Arc<Live>,
+        deadline: BootInstant,
+        answer: Result<Reply, StoreError>,
+    ) -> Result<Reply, StoreError> {
         match answer {
-            // Forgotten, by a restart or SCRIPT FLUSH; nothing was done.
             Err(StoreError::Unknown(text)) if text.starts_with("NOSCRIPT") => {
-                let mut command = Cmd::with_capacity(arguments + 3, size + script.code.len() + 40);
-                command.arg("EVAL").arg(&script.code);
-                fill(&live, &mut command);
+                let command = command(call, &live, "EVAL", &call.script().code);
                 self.send(live, &command, deadline, Watch::NO).await
             }
             answer => answer,

@@ -14,7 +14,8 @@ use tenure_testkit::servers::{Kind, Server, free_port};
 /// The rule of `docs/backends/redis.md`, word for word.
 const RULE: &str = "~tenure:* resetchannels &tenure:push:* -@all +hello +auth +select +ping +time +info \
     +subscribe +publish +eval +evalsha +script|load +exists +get +mget +set +del +pttl +pexpireat \
-    +zadd +zrem +zcard +zrange +zrangebyscore +zrank +zscore +zincrby +zpopmin +hset +hsetnx +hget +hdel +hlen +hkeys +scan";
+    +zadd +zrem +zcard +zrange +zrangebyscore +zscore +zincrby +lpush +rpush +lpop +rpop +lrem \
+    +llen +lindex +linsert +lrange +lpos +hset +hsetnx +hget +hexists +hdel +hlen +hkeys +scan";
 
 async fn with_rule(server: &Server, user: &str, rule: &str) -> String {
     let mut words = vec!["ACL", "SETUSER", user, "reset", "on", ">secret"];

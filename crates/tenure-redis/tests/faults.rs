@@ -366,7 +366,7 @@ async fn a_push_that_nobody_awaits_is_released_at_once() {
     let entry: Vec<(String, String)> = ask(&server.url(), &["HGETALL", "tenure:{orphan}:c"]).await;
     let forged = claim("orphan", Mode::Exclusive, Duration::from_secs(30)).id.to_hex();
     let _: redis::Value = ask(&server.url(), &["HSET", "tenure:{orphan}:c", &forged, &entry[0].1]).await;
-    let _: redis::Value = ask(&server.url(), &["ZADD", "tenure:{orphan}:q", "1", &forged]).await;
+    let _: redis::Value = ask(&server.url(), &["RPUSH", "tenure:{orphan}:q", &forged]).await;
     let start = SystemClock.now();
     holder.release(&held, Trail::Clean).await.unwrap();
     eventually("the lock has moved on", async || {
@@ -479,7 +479,7 @@ async fn one_fence_numbers_all_locks() {
     let mut last = 0;
     let ahead = 3_000_000_000_000_000_u64.to_string();
     for (i, change) in
-        [None, Some(vec!["ZADD", "tenure:f", &ahead, "3"]), Some(vec!["DEL", "tenure:f"]), None]
+        [None, Some(vec!["ZADD", "tenure:f", &ahead, "4"]), Some(vec!["DEL", "tenure:f"]), None]
             .into_iter()
             .enumerate()
     {

@@ -168,3 +168,150 @@ async fn after_a_release_that_is_not_answered_all_ask_again() {
     redis.release(&second, Trail::Clean).await.unwrap();
     assert_eq!(leftovers(&server.url()).await, Vec::<String>::new());
 }
+
+/// Whether the claim holds, now or as soon as it is told.
+async fn is_granted(attempt: Attempt) -> bool {
+    if let Attempt::Granted(_) = attempt {
+        return true;
+    }
+    let told = tokio::time::timeout(Duration::from_secs(20), signal_of(attempt)).await;
+    told.expect("it hears nothing").is_some()
+}
+
+/// How many calls of scripts the server has had.
+async fn calls(url: &str) -> u32 {
+    let stats: String = ask(url, &["INFO", "commandstats"]).await;
+    let evalsha = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    evalsha.map_or(0, |rest| rest.split(',').next().unwrap().parse().unwrap())
+}
+
+/// A lock that has just gone from one claim of this process to the next, which holds it.
+async fn going_around(redis: &tenure_redis::Redis, name: &str) -> tenure_core::Claim {
+    let [first, second] = [(); 2].map(|()| claim(name, Mode::Exclusive, Duration::from_secs(30)));
+    assert!(matches!(redis.attempt(&first, Line::Join).await.unwrap(), Attempt::Granted(_)));
+    let signal = signal_of(redis.attempt(&second, Line::Join).await.unwrap());
+    redis.release(&first, Trail::Clean).await.unwrap();
+    assert!(signal.await.is_some());
+    second
+}
+
+/// Newcomers behind others of their process wait for the last of them, and are announced with its release: in order, in
+/// one call, before it. Those that have nobody in front of them then are told at once, the others soon.
+#[tokio::test]
+async fn newcomers_are_announced_with_a_release() {
+    let server = Server::start(Kind::Redis7);
+    let redis = connect(&server.url(), Rules::DEFAULT).await;
+    // Not every time: now and then they have waited for long enough before the release comes.
+    let mut were_together = false;
+    for _ in 0..50 {
+        let holds = going_around(&redis, "together/new").await;
+        let [next, first, second] =
+            [(); 3].map(|()| claim("together/new", Mode::Exclusive, Duration::from_secs(30)));
+        let signal = signal_of(redis.attempt(&next, Line::Join).await.unwrap());
+        // It is counted from here on.
+        let mut signal = std::pin::pin!(signal);
+        assert!(signal.as_mut().now_or_never().is_none());
+        let before = calls(&server.url()).await;
+        let mut first_joins = std::pin::pin!(redis.attempt(&first, Line::Join));
+        let mut second_joins = std::pin::pin!(redis.attempt(&second, Line::Join));
+        assert!(first_joins.as_mut().now_or_never().is_none());
+        assert!(second_joins.as_mut().now_or_never().is_none());
+        redis.release(&holds, Trail::Clean).await.unwrap();
+        assert!(signal.await.is_some());
+        redis.release(&next, Trail::Clean).await.unwrap();
+        // Two releases, one call of newcomers.
+        were_together |= calls(&server.url()).await - before == 3;
+        assert!(is_granted(first_joins.await.unwrap()).await, "the first to come is the first to be served");
+        // Nothing more happens, and it hears of its place all the same.
+        let second_signal = signal_of(second_joins.await.unwrap());
+        redis.release(&first, Trail::Clean).await.unwrap();
+        assert!(second_signal.await.is_some());
+        redis.release(&second, Trail::Clean).await.unwrap();
+        assert_eq!(leftovers(&server.url()).await, Vec::<String>::new());
+    }
+    assert!(were_together, "newcomers never went with a release");
+}
+
+/// No release comes: newcomers are announced without one.
+#[tokio::test]
+async fn newcomers_do_not_wait_for_a_release_that_does_not_come() {
+    let server = Server::start(Kind::Redis7);
+    let redis = connect(&server.url(), Rules::DEFAULT).await;
+    let holds = going_around(&redis, "together/stays").await;
+    let others = [(); 3].map(|()| claim("together/stays", Mode::Exclusive, Duration::from_secs(30)));
+    let mut signals = Vec::new();
+    for other in &others {
+        let mut signal = signal_of(redis.attempt(other, Line::Join).await.unwrap());
+        assert!((&mut signal).now_or_never().is_none());
+        signals.push(signal);
+    }
+    let state = redis.inspect(&holds.name).await.unwrap();
+    assert_eq!(state.waiters.len(), others.len());
+    let mut last = &holds;
+    for (other, signal) in others.iter().zip(signals) {
+        redis.release(last, Trail::Clean).await.unwrap();
+        assert!(signal.await.is_some());
+        last = other;
+    }
+    redis.release(last, Trail::Clean).await.unwrap();
+    assert_eq!(leftovers(&server.url()).await, Vec::<String>::new());
+}
+
+/// A newcomer gives up before it was announced, or while its answer is held back: the store never hears of it, or is
+/// told.
+#[tokio::test]
+async fn newcomers_that_give_up_leave_nothing() {
+    let server = Server::start(Kind::Redis7);
+    let redis = connect(&server.url(), Rules::DEFAULT).await;
+    for steps in 1..13 {
+        let holds = going_around(&redis, "together/gone").await;
+        let [next, newcomer] =
+            [(); 2].map(|()| claim("together/gone", Mode::Exclusive, Duration::from_secs(30)));
+        let mut signal = signal_of(redis.attempt(&next, Line::Join).await.unwrap());
+        assert!((&mut signal).now_or_never().is_none());
+        {
+            let mut joins = std::pin::pin!(redis.attempt(&newcomer, Line::Join));
+            assert!(joins.as_mut().now_or_never().is_none());
+            redis.release(&holds, Trail::Clean).await.unwrap();
+            assert!(signal.await.is_some());
+            let mut release = std::pin::pin!(redis.release(&next, Trail::Clean));
+            // Let go of at different moments of the journey.
+            for _ in 0..steps {
+                if release.as_mut().now_or_never().is_some() {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+        }
+        redis.release(&newcomer, Trail::Doubtful).await.unwrap();
+        let last = claim("together/gone", Mode::Exclusive, Duration::from_secs(30));
+        let attempt = redis.attempt(&last, Line::Join).await.unwrap();
+        assert!(is_granted(attempt).await, "somebody stands in the way after {steps} steps");
+        redis.release(&last, Trail::Clean).await.unwrap();
+        let _: redis::Value = ask(&server.url(), &["DEL", "tenure:{together/gone}:t"]).await;
+        assert_eq!(leftovers(&server.url()).await, Vec::<String>::new(), "after {steps} steps");
+    }
+}
+
+/// The server has forgotten its scripts when a release and newcomers arrive.
+#[tokio::test]
+async fn newcomers_and_a_release_survive_forgotten_scripts() {
+    let server = Server::start(Kind::Redis7);
+    let redis = connect(&server.url(), Rules::DEFAULT).await;
+    for _ in 0..5 {
+        let holds = going_around(&redis, "together/flushed").await;
+        let [next, newcomer] =
+            [(); 2].map(|()| claim("together/flushed", Mode::Exclusive, Duration::from_secs(30)));
+        let mut signal = signal_of(redis.attempt(&next, Line::Join).await.unwrap());
+        assert!((&mut signal).now_or_never().is_none());
+        let mut joins = std::pin::pin!(redis.attempt(&newcomer, Line::Join));
+        assert!(joins.as_mut().now_or_never().is_none());
+        redis.release(&holds, Trail::Clean).await.unwrap();
+        assert!(signal.await.is_some());
+        let _: redis::Value = ask(&server.url(), &["SCRIPT", "FLUSH"]).await;
+        assert_eq!(redis.release(&next, Trail::Clean).await.unwrap(), Released::Held);
+        assert!(is_granted(joins.await.unwrap()).await);
+        redis.release(&newcomer, Trail::Clean).await.unwrap();
+        assert_eq!(leftovers(&server.url()).await, Vec::<String>::new());
+    }
+}

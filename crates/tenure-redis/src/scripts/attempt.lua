@@ -5,7 +5,8 @@
 --       mode, a line break, run id of the server; ttl in ms; channel of this process, a line break, reason;
 --       then of each claim its value (label#id)
 --       mode: x exclusive, s shared, p:N:OF permits, o once; in capitals: pass by, never stay in line;
---       with =ID at its end: take over the grant of that claim, or nothing
+--       with =ID at its end: take over the grant of that claim, or nothing; x with ? after it: it is likely to be
+--       held, so that is looked at first
 -- Reply {store µs, until, answer...}, or {store µs, until, 'L'} for all of them if the request came too late; of a single
 --       claim that is granted with the store's µs as its token, only until, a space, and that number
 --       answer: token of a grant with the whole ttl · {'S', outcome} · {'R', kind, text} · {'E', error}
@@ -28,18 +29,19 @@ local replies, slow, from = {now_us, ARGV[2]}, nil, 1
 local sub, match, format, call, pcall_ = string.sub, string.match, string.format, redis.call, redis.pcall
 
 -- The usual cases, written out: a free lock, and a place in the line behind one that holds alone. Whatever is not so
--- is left to the general way below, and nothing has changed by then. First, how many of the keys are there in all: main,
--- :c and :t of each.
+-- is left to the general way below, and nothing has changed by then.
+local how = sub(ARGV[3], 1, 2)
+local is_likely_busy = how == 'x?'
+local stays_in_line, passes_by = is_likely_busy or how == 'x\n', how == 'X\n'
+-- How many of the keys are there in all: main, :c and :t of each.
 local there
-if stride > 1 then
+if stride > 1 or not stays_in_line and not passes_by then
   slow = {}
   for i = 1, count do
     slow[i] = i
   end
   from = count + 1
-elseif count == 1 then
-  there = call('EXISTS', KEYS[2], KEYS[2] .. ':c', KEYS[2] .. ':t')
-else
+elseif count > 1 and not is_likely_busy then
   local looked_at = {}
   for i = 1, count do
     local main = KEYS[i + 1]
@@ -47,83 +49,83 @@ else
   end
   there = call('EXISTS', unpack(looked_at))
 end
-local how = sub(ARGV[3], 1, 2)
-local stays_in_line, passes_by = how == 'x\n', how == 'X\n'
 -- One token for all that are granted at once, each of them another lock; and what stands after the value.
 local token, number, after
+-- Who holds the lock that was last looked at, and in how many ms that ends, if anybody asked.
+local known_main, text, left
+local channel, reason
 for i = from, count do
   local main, value = KEYS[i + 1], ARGV[i + 5]
-  local answer, keys
-  if stays_in_line or passes_by then
-    keys = (count == 1 or there == 0) and there or call('EXISTS', main, main .. ':c', main .. ':t')
+  local answer
+  if main ~= known_main then
+    known_main, text, left = main, is_likely_busy and pcall_('GET', main), nil
   end
-  if keys == 0 then
-    if not token then
-      token = now_us > floor and now_us or floor + 1
-      number = format('%d', token)
-      local is_higher = pcall_('ZADD', fence, 'GT', 'CH', number, '@LAYOUT@')
-      if type(is_higher) == 'table' then
-        token, answer = nil, {'E', is_higher.err}
-      else
-        if is_higher == 0 then
-          number = call('ZINCRBY', fence, '1', '@LAYOUT@')
-          token = tonumber(number)
+  if not text then
+    local keys = there == 0 and 0 or call('EXISTS', main, main .. ':c', main .. ':t')
+    if keys == 0 then
+      if not token then
+        token = now_us > floor and now_us or floor + 1
+        number = format('%d', token)
+        local is_higher = pcall_('ZADD', fence, 'GT', 'CH', number, '@LAYOUT@')
+        if type(is_higher) == 'table' then
+          token, answer = nil, {'E', is_higher.err}
+        else
+          if is_higher == 0 then
+            number = call('ZINCRBY', fence, '1', '@LAYOUT@')
+            token = tonumber(number)
+          end
+          after = format('\nx-\n%d\n', now) .. number .. '\n' .. ARGV[5]
         end
-        after = format('\nx-\n%d\n', now) .. number .. '\n' .. ARGV[5]
       end
+      -- With GET, for what it answers then is cheaper to take in than OK.
+      local before = token and call('SET', main, value .. after, 'GET', 'PX', ttl)
+      if before == false then
+        answer = token
+      elseif before then
+        -- Two of them wanted the same lock. The first has it.
+        call('SET', main, before, 'PX', ttl)
+      end
+      known_main = nil
+    elseif stays_in_line and not is_likely_busy then
+      text = pcall_('GET', main)
     end
-    -- With GET, for what it answers then is cheaper to take in than OK.
-    local before = token and call('SET', main, value .. after, 'GET', 'PX', ttl)
-    if before == false then
-      answer = token
-    elseif before then
-      -- Two of them wanted the same lock. The first has it.
-      call('SET', main, before, 'PX', ttl)
+  end
+  if stays_in_line and type(text) == 'string' and now_us % 64 > 0 and sub(ARGV[5], 1, 1) ~= '\n' then
+    if not channel then
+      channel, reason = match(ARGV[5], '^([^\n]*)\n(.*)$')
     end
-  elseif stays_in_line and keys < 3 and now_us % 64 > 0 then
-    local c, q, text = main .. ':c', main .. ':q', pcall_('GET', main)
-    local channel, reason = match(ARGV[5], '^([^\n]+)\n([^\n]*)$')
-    local holder, flag, since, its_number, why
-    if type(text) == 'string' then
-      holder, flag, since, its_number, why =
-        match(text, '^([^\n]*)\nx([-+])\n(%d+)\n(%d+)\n[^\n]*\n([^\n]*)$')
-    end
-    if holder and holder ~= value and channel then
-      local last = pcall_('ZRANGE', q, '-1', '-1', 'WITHSCORES')
-      local waiting = last.err and @WAITERS_MAX@ or last[1] and call('ZCARD', q) or 0
-      -- The second key is that of those who wait. If none does, it may be that of ended claims.
-      if waiting < @WAITERS_MAX@ and (waiting > 0 or keys == 1) then
-        local place, is_first = now_us, true
-        if last[2] then
-          local before = tonumber(last[2])
-          if before >= place then
-            -- The clock went back, or two came at once: behind the last all the same.
-            place = before + 1
-          end
-          is_first = (before - before % @LATE_US@) ~= (now_us - now_us % @LATE_US@)
+    local holder, flag, noted, since, its_number, why =
+      match(text, '^([^\n]*)\nx([-+*])(%d*)\n(%d+)\n(%d+)\n[^\n]*\n([^\n]*)$')
+    local c, q, t, id = main .. ':c', main .. ':q', main .. ':t', sub(value, -32)
+    if holder and holder ~= value and (flag ~= '*' or pcall_('HEXISTS', t, id) == 0) then
+      local waiting = pcall_('RPUSH', q, id)
+      -- Not if it is known: it has its place, or had.
+      if type(waiting) == 'number' and (waiting > @WAITERS_MAX@ or pcall_('HSETNX', c, id,
+        format('w\n%d\n%d\n%s\nx\n1\n0\n%s\n%s\n%s', now + @LINE_TTL_MS@, now_us + i - 1, ttl, channel,
+          sub(value, 1, -34), reason)) ~= 1) then
+        call('RPOP', q)
+      elseif type(waiting) == 'number' then
+        waiting = waiting - 1
+        -- Longer than needed, so that only the first of a while need see to it. Nobody else is in :c: the lock is held
+        -- by one alone.
+        local bucket = (now_us - now_us % @LATE_US@) / @LATE_US@
+        local is_due = tonumber(noted) ~= bucket
+        if is_due or waiting == 0 then
+          local till = format('%d', now + 2 * @LINE_TTL_MS@)
+          call('PEXPIREAT', q, till)
+          call('PEXPIREAT', c, till)
         end
-        local place_number, id = format('%d', place), sub(value, -32)
-        -- Not if it is known: it has its place, or had.
-        if pcall_('HSETNX', c, id, format('w\n%d\n%s\n%s\nx\n1\n0\n%s\n%s\n%s', now + @LINE_TTL_MS@,
-          place_number, ttl, channel, sub(value, 1, -34), reason)) == 1 then
-          call('ZADD', q, place_number, id)
-          if flag == '-' then
-            call('SET', main, holder .. '\nx+' .. sub(text, #holder + 4), 'KEEPTTL')
-          end
-          -- Longer than needed, so that only the first of a while need see to it.
-          if is_first then
-            local till = format('%d', now + 2 * @LINE_TTL_MS@)
-            call('PEXPIREAT', q, till)
-            if call('PTTL', c) < 2 * @LINE_TTL_MS@ then
-              call('PEXPIREAT', c, till)
-            end
-          end
-          local left, look = call('PTTL', main), math.floor(@LINE_TTL_MS@ / 3)
-          if left >= 0 and waiting < 3 and left + 2 + 50 * waiting < look then
-            look = left + 2 + 50 * waiting
-          end
-          answer = {'B', waiting, look, holder, left, tonumber(its_number), 'x', now - since, why}
+        if is_due then
+          flag = flag == '*' and call('EXISTS', t) == 1 and '*' or '+'
+          text = format('%s\nx%s%d', holder, flag, bucket) .. sub(text, #holder + 4 + #noted)
+          call('SET', main, text, 'KEEPTTL')
         end
+        left = left or call('PTTL', main)
+        local look = math.floor(@LINE_TTL_MS@ / 3)
+        if left >= 0 and waiting < 3 and left + 2 + 50 * waiting < look then
+          look = left + 2 + 50 * waiting
+        end
+        answer = {'B', waiting, look, holder, left, tonumber(its_number), 'x', now - since, why}
       end
     end
   end
@@ -145,8 +147,8 @@ if not slow then
   return replies
 end
 
-local mode, run_id = match(ARGV[3], '^([^\n]*)\n(.*)$')
-local channel, reason = match(ARGV[5], '^([^\n]*)\n(.*)$')
+local mode, run_id = match(ARGV[3], '^([^\n?]*)%??\n(.*)$')
+channel, reason = match(ARGV[5], '^([^\n]*)\n(.*)$')
 
 -- @include line.lua
 
@@ -173,12 +175,6 @@ local function live_shape()
   end
   local id, claim = head()
   return id and shape_of(claim.mode, claim.of)
-end
-
--- The end of the line: the present moment, later than every place already taken.
-local function next_place()
-  local last = redis.call('ZRANGE', q, '-1', '-1', 'WITHSCORES')[2]
-  return math.max(now_us, tonumber(last or 0) + 1)
 end
 
 -- The first few in line look when the first holder's ttl ends, one after the other: should it be dead, one of them
@@ -208,6 +204,21 @@ local function show_holder(busy, left)
     busy[4], busy[5] = (claim.said and MARK or '') .. claim.label .. '#' .. id, claim.expires - now
     busy[6], busy[7], busy[8], busy[9] = claim.number, mode, now - claim.time, claim.reason
   end
+end
+
+-- It was passed over while nobody listened: it stands where it stood, behind others that came back before.
+local function return_to_line(id, place)
+  local i, pivot = 0, redis.call('LINDEX', q, '0')
+  while pivot do
+    local other = claim_of(pivot)
+    if other and other.number > place then
+      redis.call('LINSERT', q, 'BEFORE', pivot, id)
+      return
+    end
+    i = i + 1
+    pivot = redis.call('LINDEX', q, whole(i))
+  end
+  redis.call('RPUSH', q, id)
 end
 
 -- Puts a claim in the place of the one that holds, with its token. That one has ended then.
@@ -298,22 +309,28 @@ local function attempt(value, mode, ttl, reason)
       if now_us % 64 == 0 and redis.call('HLEN', c) > 2 * (waiting + redis.call('ZCARD', s)) + 64 then
         sweep()
       end
-      place = next_place()
+      place = now_us
+      -- It may stand there from before it gave up.
+      if redis.call('HEXISTS', c, id) == 1 then
+        redis.call('LREM', q, '1', id)
+      end
+      redis.call('RPUSH', q, id)
+    elseif not redis.call('LPOS', q, id) then
+      -- It was passed over, or the line is lost.
+      return_to_line(id, place)
     end
     write_claim(id, {
       kind = 'w', expires = now + @LINE_TTL_MS@, number = place, time = ttl, mode = kind, n = n, of = of,
       channel = channel, label = label, reason = reason
     })
-    redis.call('ZADD', q, whole(place), id)
-    note_line()
+    note()
     -- Longer than needed, so that it is not needed every time.
     if redis.call('PTTL', q) < 2 * @LINE_TTL_MS@ - @LATE_US@ / 1000 then
       redis.call('PEXPIREAT', q, whole(now + 2 * @LINE_TTL_MS@))
       extend(c, now + 2 * @LINE_TTL_MS@)
     end
   elseif known and known.kind == 'k' then
-    -- It was passed over while nobody listened: it stands where it stood.
-    redis.call('ZADD', q, whole(place), id)
+    return_to_line(id, place)
   end
   local token = serve(id, ttl)
   if token then
@@ -327,7 +344,7 @@ local function attempt(value, mode, ttl, reason)
   end
   local ahead = waiting
   if known or not held then
-    ahead = place and redis.call('ZRANK', q, id) or redis.call('ZCARD', q)
+    ahead = place and redis.call('LPOS', q, id) or redis.call('LLEN', q)
   end
   local left = held and redis.call('PTTL', main)
   local busy = {'B', stays and ahead or -1, look_again_after(ahead, left)}

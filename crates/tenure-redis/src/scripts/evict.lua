@@ -35,6 +35,7 @@ local function evict(token, force, reason)
     elseif not last.marked then
       local said = last.mode and '\n!' .. reason or ''
       redis.call('SET', main, MARK .. last.text .. said, 'KEEPTTL')
+      last.marked = true
     end
     if last.mode then
       tell(last.id, last.channel, reason)

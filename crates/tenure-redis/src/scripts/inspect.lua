@@ -3,7 +3,7 @@
 -- KEYS  the fence; then the main key, and where that is not also the base of the other keys, the base after it
 -- ARGV  none
 -- Reply {store µs, what the main key holds, expires in ms, record expires in ms, {id, expires (ms), entry...} of the other
---       holders, {id, place (µs), entry...} of those who wait}
+--       holders, {id, entry...} of those who wait}
 --
 -- The entries are as line.lua says; what has expired is left to the reader to leave out.
 
@@ -11,15 +11,20 @@ local time = redis.call('TIME')
 local main, base = KEYS[2], KEYS[#KEYS]
 local c, s, q, d = base .. ':c', base .. ':s', base .. ':q', base .. ':d'
 
-local function entries(key)
-  local list, all = redis.call('ZRANGE', key, '0', '-1', 'WITHSCORES'), {}
-  for i = 1, #list, 2 do
-    all[#all + 1], all[#all + 2], all[#all + 3] = list[i], list[i + 1], redis.call('HGET', c, list[i]) or ''
+-- Puts what is known of each id after it and what follows it.
+local function with_entries(list, stride)
+  local all = {}
+  for i = 1, #list, stride do
+    for k = i, i + stride - 1 do
+      all[#all + 1] = list[k]
+    end
+    all[#all + 1] = redis.call('HGET', c, list[i]) or ''
   end
   return all
 end
 
 return {
   time[1] * 1000000 + time[2], redis.call('GET', main) or '', redis.call('PTTL', main),
-  redis.call('PTTL', d), entries(s), entries(q)
+  redis.call('PTTL', d), with_entries(redis.call('ZRANGE', s, '0', '-1', 'WITHSCORES'), 2),
+  with_entries(redis.call('LRANGE', q, '0', '-1'), 1)
 }

@@ -5,15 +5,17 @@
 --
 -- main  of the one holder that holds alone, one field a line: label#id, mode, since (ms), token, channel, reason; if it
 --       was evicted, '!' and what was said, and MARK before all of it. After the mode stands '-' as long as there is
---       certainly no :c, and '+' from then on. Expires with the grant. Of a client that is not tenure, or that may run no
---       scripts: whatever it wrote.
+--       certainly no :c and no :t, '+' as long as there is no :t, otherwise '*'; after '+' and '*' a number: if it is that
+--       of the present while (@LATE_US@ µs), somebody has seen to it that :q and :c live on. Expires with the grant.
+--       Of a client that is not tenure, or that may run no scripts: whatever it wrote.
 -- :c    hash by id of those in :s and :q, one field a line: kind, expires (ms), number, time, mode, n, of, channel,
---       label, reason; if it was evicted, '!' and what was said. Kind w waits: number is its place, time its ttl. Kind k:
+--       label, reason; if it was evicted, '!' and what was said. Kind w waits: number is when it
+--       joined (µs), time its ttl. Kind k:
 --       the same, passed over because nobody listened, not in :q. Kind h holds: number is its token, time since when
 --       (ms); it expires as :s says.
 -- :t    hash by id of ended claims: until (ms); if it was evicted, a line break and what the operator said
 -- :s    sorted set of the ids of all other holders, by the moment (ms) they expire
--- :q    sorted set of the waiting ids, by place: the µs of joining, made unique
+-- :q    list of the waiting ids, first come first
 -- :d    id of the claim that settled, a line break, the outcome. Expires with it.
 -- :f    only where the main key is not the base: there was a grant. Keeps a lock that somebody else names in the list.
 --
@@ -118,7 +120,7 @@ local function holder_in(text)
   local marked = string.sub(text, 1, #MARK) == MARK
   local own = marked and string.sub(text, #MARK + 1) or text
   local value, mode, since, token, channel, reason, rest =
-    string.match(own, '^([^\n]*)\n(%a)[-+]\n(%d+)\n(%d+)\n([^\n]*)\n([^\n]*)(.*)$')
+    string.match(own, '^([^\n]*)\n(%a)[-+*]%d*\n(%d+)\n(%d+)\n([^\n]*)\n([^\n]*)(.*)$')
   return {
     value = value or own, id = string.sub(value or own, -32), mode = mode, since = tonumber(since),
     token = tonumber(token or 0), channel = channel or '', reason = reason or '', said = rest and said_in(rest),
@@ -128,7 +130,7 @@ end
 
 -- Writes who holds alone. Lives until `expires`, or as long as what it replaces.
 local function hold(value, mode, since, token, channel, reason, expires)
-  local text = string.format('%s\n%s+\n%d\n%d\n%s\n%s', value, mode, since, token, channel, reason)
+  local text = string.format('%s\n%s*0\n%d\n%d\n%s\n%s', value, mode, since, token, channel, reason)
   if expires then
     redis.call('SET', main, text, 'PXAT', whole(expires))
   else
@@ -140,10 +142,12 @@ local function hold(value, mode, since, token, channel, reason, expires)
   held = holder_in(text)
 end
 
--- There is a :c now: whoever holds alone must look at it when it ends.
-local function note_line()
-  if held and held.mode and not held.marked and string.sub(held.text, #held.value + 3, #held.value + 3) == '-' then
-    held.text = held.value .. '\n' .. held.mode .. '+' .. string.sub(held.text, #held.value + 4)
+-- There is a :c now, or a :t too: whoever holds alone must look when it ends, and who joins must before.
+local function note(is_grave)
+  local after = held and held.mode and not held.marked and #held.value + 3
+  local flag = after and string.sub(held.text, after, after)
+  if flag == '-' or flag == '+' and is_grave then
+    held.text = string.sub(held.text, 1, after - 1) .. '*0' .. string.match(held.text, '^.%d*(.*)$', after)
     redis.call('SET', main, held.text, 'KEEPTTL')
   end
 end
@@ -200,7 +204,7 @@ end
 -- The first that waits and has not given up.
 local function head()
   while true do
-    local id = redis.call('ZRANGE', q, '0', '0')[1]
+    local id = redis.call('LINDEX', q, '0')
     if not id then
       return nil
     end
@@ -208,7 +212,7 @@ local function head()
     if claim and claim.kind == 'w' then
       return id, claim
     end
-    redis.call('ZREM', q, id)
+    redis.call('LPOP', q)
     redis.call('HDEL', c, id)
   end
 end
@@ -224,7 +228,7 @@ local function serve(asking, whole_ttl)
       break
     end
     -- Removes first, so that a full store cannot stop it half-way.
-    redis.call('ZREM', q, id)
+    redis.call('LPOP', q)
     local token = next_token()
     if id == asking then
       asked = grant(id, claim, whole_ttl, token)
@@ -245,21 +249,34 @@ end
 
 -- Removes a waiting claim.
 local function forget(id)
-  redis.call('ZREM', q, id)
+  redis.call('LREM', q, '1', id)
   redis.call('HDEL', c, id)
 end
 
 -- Removes the waiting claims that have given up, in the line or passed over. Answers how many wait.
 local function sweep()
-  local gone = {}
+  local gone, left = {}, {}
   for _, id in ipairs(redis.call('HKEYS', c)) do
     if not claim_of(id) then
       gone[#gone + 1] = id
+      gone[id] = true
     end
   end
-  on_many('ZREM', q, gone)
-  on_many('HDEL', c, gone)
-  return redis.call('ZCARD', q)
+  if #gone > 0 then
+    for _, id in ipairs(redis.call('LRANGE', q, '0', '-1')) do
+      if not gone[id] then
+        left[#left + 1] = id
+      end
+    end
+    local till = redis.call('PTTL', q)
+    redis.call('DEL', q)
+    on_many('HDEL', c, gone)
+    on_many('RPUSH', q, left)
+    if till > 0 then
+      redis.call('PEXPIREAT', q, whole(now + till))
+    end
+  end
+  return redis.call('LLEN', q)
 end
 
 -- Looks who holds the lock alone and how many wait; forgets the other holders that have expired. Reads before anything
@@ -267,7 +284,7 @@ end
 local function look()
   local text = redis.call('GET', main)
   held = text and holder_in(text)
-  waiting = redis.call('ZCARD', q)
+  waiting = redis.call('LLEN', q)
   redis.call('ZSCORE', fence, '@LAYOUT@')
   if not held then
     local gone = redis.call('ZRANGEBYSCORE', s, '-inf', '(' .. now)
@@ -305,6 +322,7 @@ local function bury(id, till, said)
   end
   redis.call('HSET', t, id, string.format('%d', till) .. (said and '\n' .. said or ''))
   extend(t, till)
+  note(true)
 end
 
 -- What an error was, as text.

@@ -35,12 +35,13 @@ if count == 1 then
     -- Whatever is not so is left to the general way below, with everything in its place again. Removes first: a full
     -- store lets nobody write before.
     local c, q, format, pcall_ = base .. ':c', base .. ':q', string.format, redis.pcall
-    local first = stride == 1 and pcall_('ZPOPMIN', q) or {err = 'not looked at'}
-    local id = first[1]
-    if not id and call('EXISTS', c) == 0 then
+    local beside = stride == 1 and string.match(text, '^\nx([+*]%d+)\n', length + 1)
+    local id = beside and pcall_('LPOP', q)
+    if id == false and call('EXISTS', c) == 0 then
       call('DEL', main)
       return 1
     end
+    id = type(id) == 'string' and id
     local entry = id and pcall_('HGET', c, id)
     local time = call('TIME')
     local now_us = time[1] * 1000000 + time[2]
@@ -65,14 +66,14 @@ if count == 1 then
         local heard = is_ours and 1 or pcall_('PUBLISH', channel, push)
         if type(heard) == 'number' and heard > 0 then
           call('HDEL', c, id)
-          call('SET', main, format('%s#%s\nx+\n%d\n%s\n%s\n%s', label, id, now, number, channel, reason), 'PX', ttl)
+          call('SET', main, format('%s#%s\nx%s\n%d\n%s\n%s\n%s', label, id, beside, now, number, channel, reason), 'PX', ttl)
           return {now_us, 'H', is_ours and push or nil}
         end
       end
     end
     if id then
-      call('ZADD', q, first[2], id)
-      -- Both: whoever joins next looks only at the one to see how long they live.
+      call('LPUSH', q, id)
+      -- Both: whoever joins next does not look how long they live.
       local till = format('%d', now + 2 * @LINE_TTL_MS@)
       call('PEXPIREAT', q, till)
       if call('PTTL', c) < 2 * @LINE_TTL_MS@ then

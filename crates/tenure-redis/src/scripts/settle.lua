@@ -32,7 +32,7 @@ local function settle(value, outcome, keep)
   redis.call('DEL', main)
   held = false
   redis.call('SET', d, id .. '\n' .. outcome, 'PXAT', whole(now + keep))
-  for _, waiting in ipairs(redis.call('ZRANGE', q, '0', '-1')) do
+  for _, waiting in ipairs(redis.call('LRANGE', q, '0', '-1')) do
     local claim = claim_of(waiting)
     if claim then
       publish(claim.channel, 'L\n' .. waiting)
