@@ -187,9 +187,14 @@ impl Inner {
         };
         let request = Request { keys: self.layout.keys(&claim.name), value: value_of(claim), terms };
         let Answered { item, anchor, is_subscribed } =
-            if is_newcomer { self.announce(request).await? } else { self.ask(request).await? };
+            // In a box: it is rare, and would make every attempt larger.
+            if is_newcomer { Box::pin(self.announce(request)).await? } else { self.ask(request).await? };
         let attempted = reply::attempted(&claim.name, claim.mode.shape(), item)?;
-        self.finds_busy.store(matches!(attempted, Attempted::Busy { .. }), Ordering::Relaxed);
+        let is_busy = matches!(attempted, Attempted::Busy { .. });
+        // Looked at first: all threads read it all the time.
+        if self.finds_busy.load(Ordering::Relaxed) != is_busy {
+            self.finds_busy.store(is_busy, Ordering::Relaxed);
+        }
         if let Attempted::Granted(token) = &attempted {
             self.seen.fetch_max(token.get(), Ordering::Relaxed);
         }
@@ -322,7 +327,8 @@ impl Backend for Redis {
         }
         // Before the request is sent: the push may overtake the answer.
         let (news, was_known) = inner.listen(claim.id);
-        let is_newcomer = !was_known && line == Line::Join && claim.mode == Mode::Exclusive;
+        let joins = line == Line::Join && claim.mode == Mode::Exclusive;
+        let is_newcomer = joins && !was_known && !inner.newcomers.is_idle();
         match inner.attempt(claim, line, is_newcomer).await {
             Ok((Attempted::Granted(token), anchor, _)) => {
                 Ok(Attempt::Granted(inner.grant(claim, token, claim.ttl.get(), anchor.sent, news)))

@@ -254,8 +254,9 @@ impl Batch {
     }
 
     fn start_carrier(inner: &Arc<Inner>, which: fn(&Inner) -> &Self) {
-        let inner = inner.clone();
-        tokio::spawn(async move { which(&inner).carry(&inner).await });
+        // Made here: a runtime that is ending drops the task before it begins.
+        let carrier = Carrier { inner: inner.clone(), which, is_over: false };
+        tokio::spawn(carrier.carry());
     }
 
     /// Takes the request to those that wait, unless it goes alone. Answers where its answer comes, and whether to start
@@ -271,32 +272,6 @@ impl Batch {
         Some((receiver, state.needs_carrier()))
     }
 
-    /// Takes what waits until nothing does.
-    async fn carry(&self, inner: &Arc<Inner>) {
-        let carrier = Carrier(self);
-        loop {
-            // Whoever else is ready may come along.
-            tokio::task::yield_now().await;
-            let (requests, senders): (Vec<_>, Vec<_>) = {
-                let mut state = self.state();
-                let Some((first, _)) = state.waiting.front() else {
-                    // Before anybody else comes: the next one takes another carrier.
-                    state.carriers -= 1;
-                    std::mem::forget(carrier);
-                    return;
-                };
-                let of_a_kind = state.waiting.iter().take_while(|(request, _)| request.terms == first.terms);
-                let count = of_a_kind.take(TOGETHER_MAX).count();
-                // Nobody waits for some of them any more: of an attempt, the store need not even hear.
-                let taken = state.waiting.drain(..count);
-                taken.filter(|(request, sender)| !(request.is_attempt() && sender.is_closed())).unzip()
-            };
-            if !requests.is_empty() {
-                hand_out(senders, self.call(inner, &requests, Watch::NO).await);
-            }
-        }
-    }
-
     /// One script call. With a release go the newcomers to its line.
     async fn call(&self, inner: &Inner, requests: &[Request], watch: Watch) -> Answer<Vec<Answer<Answered>>> {
         let Some(parcel) = Parcel::new(self, inner, requests) else { return Ok(Vec::new()) };
@@ -306,18 +281,11 @@ impl Batch {
             }
             _ => Vec::new(),
         };
-        let (newcomers, senders): (Vec<Request>, Vec<_>) = company.into_iter().unzip();
-        let opened = match Parcel::new(&inner.attempts, inner, &newcomers) {
-            None => parcel.open(inner.supervisor.run(&parcel, watch).await),
-            Some(company) => {
-                // Before it: so that there is somebody in line, and the line lives on.
-                let [to_newcomers, reply] = inner.supervisor.run_both([&company, &parcel], watch).await;
-                match company.open(to_newcomers) {
-                    Ok(Opened { answered, .. }) => inner.answer_newcomers(newcomers, senders, answered),
-                    Err(error) => hand_out(senders, Err(error)),
-                }
-                parcel.open(reply)
-            }
+        let opened = if company.is_empty() {
+            parcel.open(inner.supervisor.run(&parcel, watch).await)
+        } else {
+            // In a box: it is rare, and would make every request larger.
+            Box::pin(call_in_company(&parcel, company, watch)).await
         };
         let Opened { answered, told } = opened?;
         // The lock went to a claim of ours. Answers are read by different tasks: it may have ended meanwhile.
@@ -326,6 +294,22 @@ impl Batch {
         }
         Ok(answered)
     }
+}
+
+/// One script call, and before it, in the same write, that of newcomers: so that there is somebody in line, and the line
+/// lives on.
+async fn call_in_company(parcel: &Parcel<'_>, company: Vec<Waiting>, watch: Watch) -> Answer<Opened> {
+    let inner = parcel.inner;
+    let (newcomers, senders): (Vec<Request>, Vec<_>) = company.into_iter().unzip();
+    let Some(company) = Parcel::new(&inner.attempts, inner, &newcomers) else {
+        return parcel.open(inner.supervisor.run(parcel, watch).await);
+    };
+    let [to_newcomers, reply] = inner.supervisor.run_both([&company, parcel], watch).await;
+    match company.open(to_newcomers) {
+        Ok(Opened { answered, .. }) => inner.answer_newcomers(newcomers, senders, answered),
+        Err(error) => hand_out(senders, Err(error)),
+    }
+    parcel.open(reply)
 }
 
 /// Gives everybody their answer. Whoever does not listen any more has let go of its claim, and sees to it.
@@ -370,12 +354,48 @@ impl<T: Send + 'static> Drop for CarriedThrough<T> {
     }
 }
 
-/// Counts a carrier, also if it ends on the way, with its runtime.
-struct Carrier<'a>(&'a Batch);
+/// A carrier. Counted until it is dropped, also on the way, with its runtime.
+struct Carrier {
+    inner: Arc<Inner>,
+    which: fn(&Inner) -> &Batch,
+    /// It is not counted any more.
+    is_over: bool,
+}
 
-impl Drop for Carrier<'_> {
+impl Carrier {
+    /// Takes what waits until nothing does.
+    async fn carry(mut self) {
+        loop {
+            // Whoever else is ready may come along.
+            tokio::task::yield_now().await;
+            let (inner, batch) = (&self.inner, (self.which)(&self.inner));
+            let (requests, senders): (Vec<_>, Vec<_>) = {
+                let mut state = batch.state();
+                let Some((first, _)) = state.waiting.front() else {
+                    // Before anybody else comes: the next one takes another carrier.
+                    state.carriers -= 1;
+                    drop(state);
+                    self.is_over = true;
+                    return;
+                };
+                let of_a_kind = state.waiting.iter().take_while(|(request, _)| request.terms == first.terms);
+                let count = of_a_kind.take(TOGETHER_MAX).count();
+                // Nobody waits for some of them any more: of an attempt, the store need not even hear.
+                let taken = state.waiting.drain(..count);
+                taken.filter(|(request, sender)| !(request.is_attempt() && sender.is_closed())).unzip()
+            };
+            if !requests.is_empty() {
+                hand_out(senders, batch.call(inner, &requests, Watch::NO).await);
+            }
+        }
+    }
+}
+
+impl Drop for Carrier {
     fn drop(&mut self) {
-        self.0.state().carriers -= 1;
+        if !self.is_over {
+            (self.which)(&self.inner).state().carriers -= 1;
+        }
     }
 }
 

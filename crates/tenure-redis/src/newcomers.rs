@@ -5,7 +5,7 @@
 //! a while, they go without. See `docs/decisions/0012-newcomers-travel-together.md`.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -26,8 +26,9 @@ const WAITS: Duration = Duration::from_millis(2);
 
 #[derive(Debug, Default)]
 pub(crate) struct Newcomers {
-    /// Claims of this process that stand in a line.
+    /// Claims of this process that stand in a line, and those that wait to: where there is none, nothing need be locked.
     all_standing: AtomicU64,
+    all_waiting: AtomicUsize,
     state: Mutex<State>,
 }
 
@@ -110,6 +111,15 @@ impl Newcomers {
         self.all_standing.load(Ordering::Relaxed)
     }
 
+    /// Whether nobody of this process stands in any line, or waits to.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.all_standing() == 0 && self.all_waiting() == 0
+    }
+
+    fn all_waiting(&self) -> usize {
+        self.all_waiting.load(Ordering::Relaxed)
+    }
+
     /// Takes the request for a place in line, if it is in no hurry. It is not if it comes behind others of this process
     /// and the lock goes from hand to hand here, if they are many, or if others wait here for the same lock: nobody
     /// passes those that came before.
@@ -130,6 +140,7 @@ impl Newcomers {
         }
         let (sender, answer) = oneshot::channel();
         state.waiting.push((request.take()?, sender));
+        self.all_waiting.store(state.waiting.len(), Ordering::Relaxed);
         state.announced_at.get_or_insert(now + WAITS);
         let needs_care = !state.is_looked_after;
         state.is_looked_after = true;
@@ -138,6 +149,9 @@ impl Newcomers {
 
     /// Those that go along with a release of this lock: all, if nobody else of this process stands in line.
     pub(crate) fn company(&self, keys: &Keys) -> Vec<Waiting> {
+        if self.all_waiting() == 0 {
+            return Vec::new();
+        }
         let mut state = self.state();
         if state.waiting.is_empty() || state.standing.contains_key(keys) {
             return Vec::new();
@@ -153,6 +167,7 @@ impl Newcomers {
                 company.push(waiting);
             }
         }
+        self.all_waiting.store(others.len(), Ordering::Relaxed);
         state.waiting = others;
         if state.waiting.is_empty() {
             state.announced_at = None;
@@ -184,6 +199,9 @@ impl Newcomers {
         }
         let announces = announced_at.take_if(|at| *at <= now).is_some();
         let gives = given_at.take_if(|at| *at <= now).is_some();
+        if announces {
+            self.all_waiting.store(0, Ordering::Relaxed);
+        }
         Due::Now(Overdue {
             waiting: if announces { std::mem::take(waiting) } else { Vec::new() },
             answered: if gives { std::mem::take(answered) } else { Vec::new() },
@@ -193,6 +211,7 @@ impl Newcomers {
     /// Whoever looked after them does so no more: nobody must be left waiting.
     fn abandoned(&self) -> Overdue {
         let mut state = self.state();
+        self.all_waiting.store(0, Ordering::Relaxed);
         (state.announced_at, state.given_at, state.is_looked_after) = (None, None, false);
         Overdue { waiting: std::mem::take(&mut state.waiting), answered: std::mem::take(&mut state.answered) }
     }
@@ -207,7 +226,8 @@ impl Inner {
         match (welcomed, request) {
             (Some(Welcomed { answer, needs_care }), _) => {
                 if needs_care {
-                    tokio::spawn(self.clone().look_after_newcomers());
+                    // Made here: a runtime that is ending drops the task before it begins.
+                    tokio::spawn(Care { inner: self.clone(), is_over: false }.look_after());
                 }
                 answer.await.unwrap_or_else(|_| batch::dropped())
             }
@@ -229,7 +249,8 @@ impl Inner {
             match id {
                 Some(id) if is_busy && self.newcomers.holds_back(id, self.clock.now()) => {
                     let standing = Standing::new(&self.newcomers, keys);
-                    HeldBack::give(self.pushes.hold_back(id, HeldBack { to, answer, _standing: standing }));
+                    let held_back = Box::new(HeldBack { to, answer, _standing: standing });
+                    HeldBack::give(self.pushes.hold_back(id, held_back));
                 }
                 _ => {
                     let _ = to.send(answer);
@@ -237,30 +258,40 @@ impl Inner {
             }
         }
     }
+}
 
-    async fn look_after_newcomers(self: Arc<Self>) {
-        let care = Care(&self);
+/// Looks after the newcomers. If it is dropped before that is over, the runtime has ended.
+struct Care {
+    inner: Arc<Inner>,
+    is_over: bool,
+}
+
+impl Care {
+    async fn look_after(mut self) {
         loop {
-            match self.newcomers.due(self.clock.now()) {
+            let inner = &self.inner;
+            match inner.newcomers.due(inner.clock.now()) {
                 Due::Now(Overdue { waiting, answered }) => {
-                    self.attempts.send_all(&self, |inner| &inner.attempts, waiting);
-                    answered.into_iter().for_each(|id| self.pushes.give(id));
+                    inner.attempts.send_all(inner, |inner| &inner.attempts, waiting);
+                    answered.into_iter().for_each(|id| inner.pushes.give(id));
                 }
-                Due::At(due) => sleep_until(self.clock.clone(), due).await,
-                Due::Never => return std::mem::forget(care),
+                Due::At(due) => sleep_until(inner.clock.clone(), due).await,
+                Due::Never => {
+                    self.is_over = true;
+                    return;
+                }
             }
         }
     }
 }
 
-/// Looks after the newcomers. If it is dropped, the runtime has ended.
-struct Care<'a>(&'a Inner);
-
-impl Drop for Care<'_> {
+impl Drop for Care {
     fn drop(&mut self) {
-        // Those that wait to be announced are told, too: their senders are dropped.
-        let Overdue { answered, .. } = self.0.newcomers.abandoned();
-        answered.into_iter().for_each(|id| self.0.pushes.give(id));
+        if !self.is_over {
+            // Those that wait to be announced are told, too: their senders are dropped.
+            let Overdue { answered, .. } = self.inner.newcomers.abandoned();
+            answered.into_iter().for_each(|id| self.inner.pushes.give(id));
+        }
     }
 }
 

@@ -65,7 +65,8 @@ struct Listener {
     since: BootInstant,
     /// The number of its grant, if it holds.
     token: Option<FencingToken>,
-    held_back: Option<HeldBack>,
+    /// In a box: hardly anybody has one.
+    held_back: Option<Box<HeldBack>>,
 }
 
 /// The answer to an attempt, which need not be given before there is news: whoever awaits both wakes up once.
@@ -79,9 +80,11 @@ pub(crate) struct HeldBack {
 
 impl HeldBack {
     /// Gives the answer, if there is one.
-    pub(crate) fn give(held_back: Option<Self>) {
-        // Whoever does not listen any more has let go of its claim, and sees to it.
-        held_back.map(|Self { to, answer, .. }| to.send(answer));
+    pub(crate) fn give(held_back: Option<Box<Self>>) {
+        if let Some(held_back) = held_back {
+            // Whoever does not listen any more has let go of its claim, and sees to it.
+            let _ = held_back.to.send(held_back.answer);
+        }
     }
 }
 
@@ -204,7 +207,7 @@ impl Pushes {
 
     /// Keeps the answer to a claim's attempt until there is news of it, or until it [is given](Self::give). Hands it back
     /// if there is news already, or nobody listens.
-    pub(crate) fn hold_back(&self, id: ClaimId, held_back: HeldBack) -> Option<HeldBack> {
+    pub(crate) fn hold_back(&self, id: ClaimId, held_back: Box<HeldBack>) -> Option<Box<HeldBack>> {
         self.with(|registry| match registry.listeners.get_mut(&id) {
             Some(listener) if listener.is_listening() => listener.held_back.replace(held_back),
             _ => Some(held_back),

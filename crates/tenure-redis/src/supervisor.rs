@@ -316,9 +316,10 @@ impl Supervisor {
                 state.live = None;
             }
             match (&state.connecting, &state.next_try) {
-                (Some(connecting), _) => connecting.clone(),
+                // Otherwise the runtime that it was made on has ended, and whoever connected with it.
+                (Some(connecting), _) if connecting.has_changed().is_ok() => connecting.clone(),
                 (None, Some((at, error))) if self.clock.now() < *at => return Err(error.clone()),
-                (None, _) => {
+                (_, _) => {
                     let (sender, receiver) = watch::channel(None);
                     state.connecting = Some(receiver.clone());
                     let this = self.this.upgrade().expect("called on it");

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::{QUICK, ask, claim, connect};
@@ -10,11 +11,22 @@ use tenure_core::{Attempt, Backend, Line, Mode, Trail};
 use tenure_testkit::servers::{Kind, Server};
 
 const LONG: Duration = Duration::from_secs(30);
+const TRY_AGAIN: Duration = Duration::from_millis(10);
 
 /// How many of our clients the server knows.
 async fn clients(url: &str) -> usize {
     let list: String = ask(url, &["CLIENT", "LIST"]).await;
     list.lines().filter(|line| line.contains("lib-name=tenure") || line.contains(" sub=1 ")).count()
+}
+
+/// Until a script of ours has reached the server, which does not run it.
+async fn written(url: &str) {
+    loop {
+        let list: String = ask(url, &["CLIENT", "LIST"]).await;
+        if list.lines().any(|line| line.contains("sub=1") && line.contains("cmd=evalsha")) {
+            return;
+        }
+    }
 }
 
 /// Whoever drops a client while the server owes it an answer does not leave the connection to that answer.
@@ -27,21 +39,13 @@ async fn a_client_that_is_dropped_leaves_no_connection() {
     let _: redis::Value = ask(&url, &["CLIENT", "PAUSE", "60000", "WRITE"]).await;
     let claim = claim("connection/dropped", Mode::Exclusive, LONG);
     let mut attempt = Box::pin(redis.attempt(&claim, Line::Join));
-    let written = async {
-        loop {
-            let list: String = ask(&url, &["CLIENT", "LIST"]).await;
-            if list.lines().any(|line| line.contains("sub=1") && line.contains("cmd=evalsha")) {
-                return;
-            }
-        }
-    };
     tokio::select! {
         _ = &mut attempt => panic!("the server answers nothing that writes"),
-        () = written => {}
+        () = written(&url) => {}
     }
     drop(attempt);
     drop(redis);
-    let clock = std::sync::Arc::new(SystemClock);
+    let clock = Arc::new(SystemClock);
     let deadline = clock.now() + Duration::from_secs(20);
     while clients(&url).await > 0 {
         assert!(clock.now() < deadline, "the connection stays open");
@@ -73,5 +77,51 @@ fn answers_come_on_every_runtime() {
                 }
             });
         }
+    }
+}
+
+/// One client, one runtime after the other, each ended while requests are under way, or while it connects: the next one
+/// finds the client in working order.
+#[test]
+fn a_client_outlives_its_runtimes() {
+    let server = Server::start(Kind::Redis7);
+    let url = server.url();
+    let new = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let asks = new();
+    let first = new();
+    let redis = first.block_on(connect(&url, QUICK));
+    let everybody = |runtime: &tokio::runtime::Runtime, round: usize| {
+        let claims = (0..100).map(|i| claim(&format!("connection/{round}/{i}"), Mode::Exclusive, LONG));
+        let attempts = claims.map(|claim| {
+            let redis = redis.clone();
+            runtime.spawn(async move {
+                // Until then it may find that the connection has ended with the last runtime.
+                loop {
+                    match redis.attempt(&claim, Line::Join).await {
+                        Ok(Attempt::Granted(_)) => return redis.release(&claim, Trail::Clean).await.is_ok(),
+                        Ok(_) => return false,
+                        Err(_) => sleep_until(Arc::new(SystemClock), SystemClock.now() + TRY_AGAIN).await,
+                    }
+                }
+            })
+        });
+        attempts.collect::<Vec<_>>()
+    };
+    first.shutdown_background();
+    for round in 0..20 {
+        let runtime = new();
+        let _: redis::Value = asks.block_on(ask(&url, &["CLIENT", "PAUSE", "60000", "WRITE"]));
+        everybody(&runtime, round);
+        // Some end at once, some when requests wait in the server.
+        if round % 2 == 0 {
+            asks.block_on(async { tokio::time::timeout(LONG, written(&url)).await.unwrap() });
+        }
+        runtime.shutdown_background();
+        let _: redis::Value = asks.block_on(ask(&url, &["CLIENT", "UNPAUSE"]));
+    }
+    let last = new();
+    for done in everybody(&last, 20) {
+        let done = last.block_on(async { tokio::time::timeout(Duration::from_secs(20), done).await });
+        assert!(done.expect("nobody carries it").unwrap(), "it was not granted");
     }
 }

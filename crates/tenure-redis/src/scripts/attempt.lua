@@ -57,12 +57,11 @@ local channel, reason
 for i = from, count do
   local main, value = KEYS[i + 1], ARGV[i + 5]
   local answer
-  if main ~= known_main then
+  if there ~= 0 and main ~= known_main then
     known_main, text, left = main, is_likely_busy and pcall_('GET', main), nil
   end
   if not text then
-    local keys = there == 0 and 0 or call('EXISTS', main, main .. ':c', main .. ':t')
-    if keys == 0 then
+    if there == 0 or call('EXISTS', main, main .. ':c', main .. ':t') == 0 then
       if not token then
         token = now_us > floor and now_us or floor + 1
         number = format('%d', token)
@@ -90,7 +89,7 @@ for i = from, count do
       text = pcall_('GET', main)
     end
   end
-  if stays_in_line and type(text) == 'string' and now_us % 64 > 0 and sub(ARGV[5], 1, 1) ~= '\n' then
+  if text and stays_in_line and type(text) == 'string' and now_us % 64 > 0 and sub(ARGV[5], 1, 1) ~= '\n' then
     if not channel then
       channel, reason = match(ARGV[5], '^([^\n]*)\n(.*)$')
     end
