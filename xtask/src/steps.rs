@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use crate::bench;
+
 /// Runs one command in the workspace root and prints it first.
 pub(crate) fn run(program: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Result<(), String> {
     let shown: Vec<String> = environment.iter().map(|(name, value)| format!("{name}={value:?} ")).collect();
@@ -39,7 +41,8 @@ pub(crate) fn test() -> Result<(), String> {
     run("cargo", &["doc", "--workspace", "--no-deps", "--all-features"], &[("RUSTDOCFLAGS", "-D warnings")])?;
     // To the end: one run tells everything that is wrong. Most tests wait for something most of the time.
     let test = ["test", "--workspace", "--all-features", "--no-fail-fast"];
-    run("cargo", &test, &[("RUST_TEST_THREADS", "4")])
+    let tested = run("cargo", &test, &[("RUST_TEST_THREADS", "4")]);
+    tested.and(bench::test())
 }
 
 /// Licences, bans and sources.

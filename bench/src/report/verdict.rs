@@ -104,20 +104,21 @@ fn latency(results: &Results) -> Option<Owed> {
 
 fn faster_than_peers<R: Crowd>(rows: &[R], figure: &'static str, rate: fn(&R) -> f64) -> Option<Owed> {
     let peers = [Contender::Rslock, Contender::RedisPy, Contender::Redlock];
-    let mut ratios = Vec::new();
+    let mut least = Vec::new();
     for processes in rows.iter().map(Crowd::processes).collect::<BTreeSet<_>>() {
         let of = |contender| of_crowd(rows, contender, 128, processes, rate);
         let ours = of(Contender::Tenure)?;
-        for peer in peers {
-            ratios.push((ours / of(peer)?, peer, processes));
-        }
+        let ratios = peers.map(|peer| of(peer).map(|theirs| (ours / theirs, peer)));
+        let ratios = ratios.into_iter().collect::<Option<Vec<_>>>()?;
+        let (ratio, peer) = ratios.into_iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
+        least.push((ratio, format!("{ratio:.1} × in {processes} ({})", peer.name())));
     }
-    let (least, peer, in_processes) = ratios.into_iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
-    Some(Owed {
+    let said: Vec<_> = least.iter().map(|(_, said)| said.as_str()).collect();
+    (!said.is_empty()).then(|| Owed {
         figure,
         required: "≥ 15 × `rslock`, `redis-py`, `redlock`",
-        measured: format!("at least {least:.1} × ({}, {in_processes} process(es))", peer.name()),
-        is_met: least >= 15.0,
+        measured: format!("at least {}", said.join(", ")),
+        is_met: least.iter().all(|(ratio, _)| *ratio >= 15.0),
     })
 }
 
