@@ -499,3 +499,30 @@ async fn one_fence_numbers_all_locks() {
     let keys: Vec<String> = ask(&url, &["KEYS", "*"]).await;
     assert_eq!(keys, ["tenure:f"], "one key, however many locks");
 }
+
+/// The server has evicted the line, but not what is known of those in it: whoever asks again stands where it stood.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_that_was_lost_is_joined_again() {
+    let server = Server::start(Kind::Redis7);
+    let redis = connect(&server.url(), Rules::DEFAULT).await;
+    let [holder, first, second] =
+        [(); 3].map(|()| claim("lost-line", Mode::Exclusive, Duration::from_secs(30)));
+    assert!(matches!(redis.attempt(&holder, Line::Join).await.unwrap(), Attempt::Granted(_)));
+    redis.attempt(&first, Line::Join).await.unwrap();
+    let _: redis::Value = ask(&server.url(), &["DEL", "tenure:{lost-line}:q"]).await;
+    let mut told = Vec::new();
+    for (claim, place) in [(&second, 0), (&first, 0), (&first, 0), (&second, 1)] {
+        let Attempt::Busy(busy) = redis.attempt(claim, Line::Join).await.unwrap() else {
+            panic!("it is held")
+        };
+        assert_eq!(busy.ahead, Some(place));
+        told.push(busy.wake.signal.unwrap());
+    }
+    redis.release(&holder, Trail::Clean).await.unwrap();
+    // It came first, and still knows when.
+    assert!(told.remove(2).await.is_some());
+    redis.release(&first, Trail::Clean).await.unwrap();
+    assert!(told.remove(2).await.is_some());
+    redis.release(&second, Trail::Clean).await.unwrap();
+    assert_eq!(leftovers(&server.url()).await, Vec::<String>::new());
+}

@@ -298,7 +298,7 @@ local function attempt(value, mode, ttl, reason)
   if shape and shape ~= shape_of(kind, of) then
     return {'R', 'shape', shape}
   end
-  local place = known and known.number
+  local place, rank = known and known.number, nil
   if stays then
     if not place then
       if waiting >= @WAITERS_MAX@ and sweep() >= @WAITERS_MAX@ then
@@ -314,9 +314,12 @@ local function attempt(value, mode, ttl, reason)
         redis.call('LREM', q, '1', id)
       end
       redis.call('RPUSH', q, id)
-    elseif not redis.call('LPOS', q, id) then
-      -- It was passed over, or the line is lost.
-      return_to_line(id, place)
+    else
+      rank = redis.call('LPOS', q, id)
+      if not rank then
+        -- It was passed over, or the line is lost.
+        return_to_line(id, place)
+      end
     end
     write_claim(id, {
       kind = 'w', expires = now + @LINE_TTL_MS@, number = place, time = ttl, mode = kind, n = n, of = of,
@@ -331,6 +334,7 @@ local function attempt(value, mode, ttl, reason)
   elseif known and known.kind == 'k' then
     return_to_line(id, place)
   end
+  local was_held = held
   local token = serve(id, ttl)
   if token then
     return token
@@ -342,7 +346,9 @@ local function attempt(value, mode, ttl, reason)
     }, ttl, next_token())
   end
   local ahead = waiting
-  if known or not held then
+  if was_held and rank then
+    ahead = rank
+  elseif known or not held then
     ahead = place and redis.call('LPOS', q, id) or redis.call('LLEN', q)
   end
   local left = held and redis.call('PTTL', main)
