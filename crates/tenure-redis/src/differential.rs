@@ -483,11 +483,7 @@ async fn broken_scripts_are_found() {
         ),
         ("a tombstone is not heeded", "  if grave(id) then", "  if false then"),
         ("a pushed grant has its whole ttl", "math.min(claim.time, 5000)", "claim.time"),
-        (
-            "newcomers push in",
-            "redis.call('RPUSH', q, id)\n    elseif",
-            "redis.call('LPUSH', q, id)\n    elseif",
-        ),
+        ("newcomers push in", "redis.call('RPUSH', q, id)\n    else", "redis.call('LPUSH', q, id)\n    else"),
         (
             "anybody releases",
             "if held and held.value == value then\n    redis.call('DEL', main)",
