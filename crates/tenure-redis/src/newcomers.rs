@@ -363,10 +363,12 @@ mod tests {
         let _standing = Standing::new(&newcomers, keys("a"));
         let _answer = newcomers.welcome(&mut request("a", "1", 1), true, NOW).unwrap();
         assert!(newcomers.holds_back(ClaimId::from_bytes([1; 16]), NOW));
+        // With the one before: nobody is woken for each of them.
+        assert!(newcomers.holds_back(ClaimId::from_bytes([2; 16]), NOW + WAITS / 2));
         let Due::At(due) = newcomers.due(NOW) else { panic!("it is not due yet") };
         assert_eq!(due, NOW + WAITS);
         let Due::Now(Overdue { waiting, answered }) = newcomers.due(due) else { panic!("it is due") };
-        assert_eq!((values(&waiting), answered.len()), (vec!["1"], 1));
+        assert_eq!((values(&waiting), answered.len()), (vec!["1"], 2));
         assert!(matches!(newcomers.due(due), Due::Never));
         assert!(newcomers.welcome(&mut request("a", "2", 1), true, due).unwrap().needs_care);
     }

@@ -195,6 +195,17 @@ async fn going_around(redis: &tenure_redis::Redis, name: &str) -> tenure_core::C
     second
 }
 
+/// A claim that stands in line, and is counted there: whoever comes next is a newcomer behind it.
+async fn in_line(
+    redis: &tenure_redis::Redis,
+    name: &str,
+) -> (tenure_core::Claim, BoxFuture<'static, Option<Grant>>) {
+    let claim = claim(name, Mode::Exclusive, Duration::from_secs(30));
+    let mut signal = signal_of(redis.attempt(&claim, Line::Join).await.unwrap());
+    assert!((&mut signal).now_or_never().is_none());
+    (claim, signal)
+}
+
 /// Newcomers behind others of their process wait for the last of them, and are announced with its release: in order, in
 /// one call, before it. Those that have nobody in front of them then are told at once, the others soon.
 #[tokio::test]
@@ -205,12 +216,9 @@ async fn newcomers_are_announced_with_a_release() {
     let mut were_together = false;
     for _ in 0..50 {
         let holds = going_around(&redis, "together/new").await;
-        let [next, first, second] =
-            [(); 3].map(|()| claim("together/new", Mode::Exclusive, Duration::from_secs(30)));
-        let signal = signal_of(redis.attempt(&next, Line::Join).await.unwrap());
-        // It is counted from here on.
-        let mut signal = std::pin::pin!(signal);
-        assert!(signal.as_mut().now_or_never().is_none());
+        let (next, signal) = in_line(&redis, "together/new").await;
+        let [first, second] =
+            [(); 2].map(|()| claim("together/new", Mode::Exclusive, Duration::from_secs(30)));
         let before = calls(&server.url()).await;
         let mut first_joins = std::pin::pin!(redis.attempt(&first, Line::Join));
         let mut second_joins = std::pin::pin!(redis.attempt(&second, Line::Join));
@@ -238,22 +246,19 @@ async fn newcomers_do_not_wait_for_a_release_that_does_not_come() {
     let server = Server::start(Kind::Redis7);
     let redis = connect(&server.url(), Rules::DEFAULT).await;
     let holds = going_around(&redis, "together/stays").await;
-    let others = [(); 3].map(|()| claim("together/stays", Mode::Exclusive, Duration::from_secs(30)));
-    let mut signals = Vec::new();
-    for other in &others {
-        let mut signal = signal_of(redis.attempt(other, Line::Join).await.unwrap());
-        assert!((&mut signal).now_or_never().is_none());
-        signals.push(signal);
+    let mut others = Vec::new();
+    for _ in 0..3 {
+        others.push(in_line(&redis, "together/stays").await);
     }
     let state = redis.inspect(&holds.name).await.unwrap();
     assert_eq!(state.waiters.len(), others.len());
-    let mut last = &holds;
-    for (other, signal) in others.iter().zip(signals) {
-        redis.release(last, Trail::Clean).await.unwrap();
+    let mut last = holds;
+    for (other, signal) in others {
+        redis.release(&last, Trail::Clean).await.unwrap();
         assert!(signal.await.is_some());
         last = other;
     }
-    redis.release(last, Trail::Clean).await.unwrap();
+    redis.release(&last, Trail::Clean).await.unwrap();
     assert_eq!(leftovers(&server.url()).await, Vec::<String>::new());
 }
 
@@ -265,10 +270,8 @@ async fn newcomers_that_give_up_leave_nothing() {
     let redis = connect(&server.url(), Rules::DEFAULT).await;
     for steps in 1..13 {
         let holds = going_around(&redis, "together/gone").await;
-        let [next, newcomer] =
-            [(); 2].map(|()| claim("together/gone", Mode::Exclusive, Duration::from_secs(30)));
-        let mut signal = signal_of(redis.attempt(&next, Line::Join).await.unwrap());
-        assert!((&mut signal).now_or_never().is_none());
+        let (next, signal) = in_line(&redis, "together/gone").await;
+        let newcomer = claim("together/gone", Mode::Exclusive, Duration::from_secs(30));
         {
             let mut joins = std::pin::pin!(redis.attempt(&newcomer, Line::Join));
             assert!(joins.as_mut().now_or_never().is_none());
@@ -300,10 +303,8 @@ async fn newcomers_and_a_release_survive_forgotten_scripts() {
     let redis = connect(&server.url(), Rules::DEFAULT).await;
     for _ in 0..5 {
         let holds = going_around(&redis, "together/flushed").await;
-        let [next, newcomer] =
-            [(); 2].map(|()| claim("together/flushed", Mode::Exclusive, Duration::from_secs(30)));
-        let mut signal = signal_of(redis.attempt(&next, Line::Join).await.unwrap());
-        assert!((&mut signal).now_or_never().is_none());
+        let (next, signal) = in_line(&redis, "together/flushed").await;
+        let newcomer = claim("together/flushed", Mode::Exclusive, Duration::from_secs(30));
         let mut joins = std::pin::pin!(redis.attempt(&newcomer, Line::Join));
         assert!(joins.as_mut().now_or_never().is_none());
         redis.release(&holds, Trail::Clean).await.unwrap();
