@@ -7,6 +7,8 @@
 //! Every verb first forgets what has expired, then acts, then serves the line. So any verb on a lock whose holder or
 //! whose head of the line is dead lets the line move.
 
+mod handing_on;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -532,7 +534,11 @@ impl Queue {
     fn bury(&mut self, now: Now, rules: &Rules, id: ClaimId, evicted: Option<&Reason>) {
         let until = now.after(rules.tombstone_ttl);
         match self.tombstones.iter_mut().find(|t| t.id == id) {
-            Some(tombstone) => tombstone.until = until,
+            Some(tombstone) => {
+                tombstone.until = until;
+                // What was said first stays said.
+                tombstone.evicted = tombstone.evicted.take().or_else(|| evicted.cloned());
+            }
             None => self.tombstones.push(Tombstone { id, until, evicted: evicted.cloned() }),
         }
     }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use redis::Cmd;
 use tenure_core::{
     Answer, Attempt, Backend, BootInstant, BoxFuture, Busy, Bytes, Capabilities, Claim, ClaimId, Clock,
-    Deployment, Eviction, Fence, FencingToken, Grant, Line, LockName, LockPage, LockState, Mode, Released,
-    Renewal, Settled, StoreError, Trail, Wake, Why, async_trait,
+    Deployment, Eviction, Fence, FencingToken, Grant, Label, Line, LockName, LockPage, LockState, Mode,
+    Released, Renewal, Settled, StoreError, Tie, Trail, Wake, Why, async_trait,
 };
 use tokio::sync::oneshot;
 
@@ -21,10 +21,10 @@ use crate::keys::{Keys, Layout};
 use crate::native;
 use crate::newcomers::{Newcomers, Standing};
 use crate::pushes::{News, Orphan, Pushes};
-use crate::renewals;
 use crate::reply::{self, Answers, Attempted, garbled, unsigned};
 use crate::scripts::{Filled, Script};
 use crate::server::Means;
+use crate::succession::{Inheritance, Succession};
 use crate::supervisor::{Live, Reply, Supervisor};
 
 /// How many keys one step of a listing looks at, and how many steps one page takes at most.
@@ -50,13 +50,14 @@ pub(crate) struct Inner {
     /// The highest token seen: no lower one is given out, even if the store has lost its memory.
     pub(crate) seen: AtomicU64,
     pub(crate) newcomers: Arc<Newcomers>,
+    pub(crate) succession: Succession,
     /// The last attempt found its lock busy: the next is likely to.
     pub(crate) finds_busy: AtomicBool,
     /// The last release handed its lock to another claim of this process.
     pub(crate) hands_to_own: AtomicBool,
     capabilities: Capabilities,
     pub(crate) attempts: Batch,
-    releases: Batch,
+    pub(crate) releases: Batch,
 }
 
 impl Redis {
@@ -97,6 +98,7 @@ impl Redis {
             means,
             seen: AtomicU64::new(0),
             newcomers: Arc::default(),
+            succession: Succession::default(),
             finds_busy: AtomicBool::new(false),
             hands_to_own: AtomicBool::new(false),
             capabilities,
@@ -120,12 +122,16 @@ pub(crate) fn header(inner: &Inner, live: &Live, command: &mut Cmd) -> u64 {
 
 /// What a claim's key holds while it holds alone: readable, then secret.
 pub(crate) fn value_of(claim: &Claim) -> String {
+    value(&claim.label, claim.id)
+}
+
+pub(crate) fn value(label: &Label, id: ClaimId) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let label = claim.label.as_str();
+    let label = label.as_str();
     let mut value = String::with_capacity(label.len() + 33);
     value.push_str(label);
     value.push('#');
-    for byte in claim.id.as_bytes() {
+    for byte in id.as_bytes() {
         value.push(char::from(DIGITS[usize::from(byte >> 4)]));
         value.push(char::from(DIGITS[usize::from(byte & 15)]));
     }
@@ -205,7 +211,12 @@ impl Inner {
         self.attempts.send(self, |inner| &inner.attempts, request).await
     }
 
-    async fn release(self: &Arc<Self>, keys: Keys, value: String, trail: Trail) -> Answer<Released> {
+    pub(crate) async fn release(
+        self: &Arc<Self>,
+        keys: Keys,
+        value: String,
+        trail: Trail,
+    ) -> Answer<Released> {
         let request = Request { keys, value, terms: Terms::Release { trail } };
         let answered = self.releases.send(self, |inner| &inner.releases, request).await?;
         reply::released(&answered.item)
@@ -214,6 +225,7 @@ impl Inner {
     /// A grant came for a claim that nobody here knows any more: the lock must not wait for it.
     async fn release_orphan(self: &Arc<Self>, orphan: Orphan) {
         let Some(keys) = self.layout.keys_of_main(&orphan.main) else { return };
+        self.succession.stop(&keys, orphan.id);
         // Then its claim was released in the usual way, and needs no tombstone.
         let trail = if orphan.may_be_late { Trail::Clean } else { Trail::Doubtful };
         if let Err(error) = self.release(keys, orphan.value, trail).await {
@@ -230,25 +242,31 @@ impl Inner {
         news: oneshot::Receiver<News>,
     ) -> Grant {
         self.pushes.hold(claim.id, token);
-        Grant { token, ttl, since, revoked: Some(self.revoked(claim.id, token, news)) }
+        Grant { token, ttl, since, revoked: Some(self.revoked(claim, token, news)) }
     }
 
     /// Completes when the grant of a claim is taken away early.
     fn revoked(
-        &self,
-        id: ClaimId,
+        self: &Arc<Self>,
+        claim: &Claim,
         token: FencingToken,
         mut news: oneshot::Receiver<News>,
     ) -> BoxFuture<'static, Why> {
-        let (pushes, clock) = (self.pushes.clone(), self.clock.clone());
+        let (inner, id, name) = (Arc::downgrade(self), claim.id, claim.name.clone());
         Box::pin(async move {
             loop {
-                match (&mut news).await {
-                    Ok(News::Evicted(reason)) => return Why::Evicted { reason },
+                let told = (&mut news).await;
+                let Some(inner) = inner.upgrade() else { return std::future::pending().await };
+                match told {
+                    Ok(News::Evicted(reason)) => {
+                        inner.succession.stop(&inner.layout.keys(&name), id);
+                        return Why::Evicted { reason };
+                    }
+                    Ok(News::Lost) => return Why::Gone,
                     // A push from before we knew that we hold.
-                    Ok(News::Granted(_) | News::Look) => {
-                        news = pushes.listen(id, clock.now()).0;
-                        pushes.hold(id, token);
+                    Ok(News::Granted(_) | News::Inherited(_) | News::Look) => {
+                        news = inner.listen(id, None).0;
+                        inner.pushes.hold(id, token);
                     }
                     // Released, or granted again: this grant is not taken away.
                     Err(_) => std::future::pending().await,
@@ -266,19 +284,27 @@ impl Inner {
     ) -> BoxFuture<'static, Option<Grant>> {
         let (inner, claim) = (self.clone(), claim.clone());
         Box::pin(async move {
-            let standing = Standing::new(&inner.newcomers, inner.layout.keys(&claim.name));
+            let keys = inner.layout.keys(&claim.name);
+            let standing = Standing::new(&inner.newcomers, keys.clone());
             let news = news.await;
             drop(standing);
-            let Ok(News::Granted(push)) = news else { return None };
-            let since = dating::since(&anchor, push.granted_micros, &push.run_id, push.read_at)?;
-            inner.seen.fetch_max(push.token.get(), Ordering::Relaxed);
-            let (news, _) = inner.pushes.listen(claim.id, inner.clock.now());
-            Some(inner.grant(&claim, push.token, push.ttl, since, news))
+            let Inheritance { token, ttl, since } = match news {
+                Ok(News::Granted(push)) => {
+                    let since = dating::since(&anchor, push.granted_micros, &push.run_id, push.read_at)?;
+                    Inheritance { token: push.token, ttl: push.ttl, since }
+                }
+                // If it is not lost again.
+                Ok(News::Inherited(inheritance)) if inner.succession.is_last(&keys, claim.id) => inheritance,
+                _ => return None,
+            };
+            inner.seen.fetch_max(token.get(), Ordering::Relaxed);
+            let (news, _) = inner.listen(claim.id, None);
+            Some(inner.grant(&claim, token, ttl, since, news))
         })
     }
 
-    pub(crate) fn listen(&self, id: ClaimId) -> (oneshot::Receiver<News>, bool) {
-        self.pushes.listen(id, self.clock.now())
+    pub(crate) fn listen(&self, id: ClaimId, may_inherit: Option<Label>) -> (oneshot::Receiver<News>, bool) {
+        self.pushes.listen(id, may_inherit, self.clock.now())
     }
 
     pub(crate) fn forget(&self, id: ClaimId) {
@@ -325,9 +351,11 @@ impl Backend for Redis {
         if let Means::Native(commands) = inner.means {
             return native::attempt(inner, commands, claim, line).await;
         }
+        inner.make_known(claim).await?;
         // Before the request is sent: the push may overtake the answer.
-        let (news, was_known) = inner.listen(claim.id);
         let joins = line == Line::Join && claim.mode == Mode::Exclusive;
+        let may_inherit = (joins && claim.tie == Tie::Process).then(|| claim.label.clone());
+        let (news, was_known) = inner.listen(claim.id, may_inherit);
         let is_newcomer = joins && !was_known && !inner.newcomers.is_idle();
         match inner.attempt(claim, line, is_newcomer).await {
             Ok((Attempted::Granted(token), anchor, _)) => {
@@ -363,16 +391,13 @@ impl Backend for Redis {
         if let Means::Native(_) = self.inner.means {
             return native::renew(&self.inner, claims).await;
         }
-        renewals::renew(&self.inner, claims).await
+        self.inner.renew(claims).await
     }
 
     async fn release(&self, claim: &Claim, trail: Trail) -> Answer<Released> {
         let answer = match self.inner.means {
             Means::Native(commands) => native::release(&self.inner, commands, claim).await,
-            Means::Scripts => {
-                let keys = self.inner.layout.keys(&claim.name);
-                self.inner.release(keys, value_of(claim), trail).await
-            }
+            Means::Scripts => self.inner.end(claim, trail).await,
         };
         // Not before the answer: a grant that is pushed meanwhile is this release's business, and no orphan.
         self.inner.forget(claim.id);

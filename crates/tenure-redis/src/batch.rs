@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use redis::{Cmd, Value};
-use tenure_core::{Answer, BoxFuture, Line, Mode, Reason, StoreError, Trail};
+use tenure_core::{Answer, BootInstant, BoxFuture, Line, Mode, Reason, StoreError, Trail};
 use tokio::sync::oneshot;
 
 use crate::attention::Watch;
@@ -20,6 +20,7 @@ use crate::backend::{Inner, mode_text};
 use crate::dating::Anchor;
 use crate::keys::Keys;
 use crate::scripts::{Call, Script, Scripts};
+use crate::succession::HEIRS_MAX;
 use crate::supervisor::{Live, Reply};
 
 /// How many requests go alone at a time, before others gather.
@@ -47,7 +48,7 @@ pub(crate) enum Terms {
 impl Terms {
     /// Adds what comes before the claims. Answers the name of the request, if it has one. As few arguments as may be: each
     /// costs the server as much as half a command.
-    fn write_to(&self, inner: &Inner, live: &Live, command: &mut Cmd) -> Option<u64> {
+    fn write_to(&self, inner: &Inner, live: &Live, wants: usize, command: &mut Cmd) -> Option<u64> {
         let (run_id, seen) = (&live.server.run_id, inner.seen.load(Ordering::Relaxed));
         match self {
             Self::Attempt { mode, line, ttl, reason } => {
@@ -72,7 +73,7 @@ impl Terms {
                 // What is needed only if somebody waits.
                 let (channel, awaits) =
                     (inner.supervisor.channel_of(live), inner.supervisor.awaits_until(live));
-                command.arg(format!("{run_id}\n{seen}\n{channel}\n{awaits}"));
+                command.arg(format!("{run_id}\n{seen}\n{channel}\n{awaits}\n{wants}"));
                 command.arg(if *trail == Trail::Clean { "c" } else { "d" });
                 None
             }
@@ -134,6 +135,8 @@ struct Parcel<'a> {
     script: &'a Script,
     requests: &'a [Request],
     terms: &'a Terms,
+    /// How many of those that are next in line the store is to name.
+    wants: usize,
     /// What the call is named, if it is.
     asked: AtomicU64,
 }
@@ -142,7 +145,62 @@ impl<'a> Parcel<'a> {
     fn new(batch: &Batch, inner: &'a Inner, requests: &'a [Request]) -> Option<Self> {
         let terms = &requests.first()?.terms;
         let script = (batch.script)(&inner.supervisor.scripts);
-        Some(Self { inner, script, requests, terms, asked: AtomicU64::new(0) })
+        Some(Self { inner, script, requests, terms, wants: 0, asked: AtomicU64::new(0) })
+    }
+
+    /// With a release go the newcomers to its line: answers who. One of those in line gets the lock; the store is to name the
+    /// others that are ours.
+    fn with_company(mut self) -> (Self, Vec<Waiting>) {
+        let [Request { keys, terms: Terms::Release { trail: Trail::Clean }, .. }] = self.requests else {
+            return (self, Vec::new());
+        };
+        let newcomers = &self.inner.newcomers;
+        let company = newcomers.company(keys);
+        self.wants = (newcomers.standing(keys) + company.len()).saturating_sub(1).min(HEIRS_MAX);
+        (self, company)
+    }
+
+    /// The call, and before it, in the same write, another and that of newcomers: so that there is somebody in line, and the
+    /// line lives on.
+    async fn call_after(
+        &self,
+        first: Option<&dyn Call>,
+        company: Vec<Waiting>,
+        watch: Watch,
+    ) -> (Option<Result<Reply, StoreError>>, Answer<Opened>) {
+        let inner = self.inner;
+        let (newcomers, senders): (Vec<Request>, Vec<_>) = company.into_iter().unzip();
+        let company = Parcel::new(&inner.attempts, inner, &newcomers);
+        let mut calls: Vec<&dyn Call> = Vec::with_capacity(3);
+        calls.extend(first);
+        calls.extend(company.as_ref().map(|company| company as &dyn Call));
+        calls.push(self);
+        let strict = usize::from(first.is_some());
+        let mut replies = inner.supervisor.run_all(&calls, strict, watch).await.into_iter();
+        let mut next = || replies.next().unwrap_or_else(|| Err(StoreError::unknown("an answer is missing")));
+        let to_first = first.map(|_| next());
+        if let Some(company) = &company {
+            match company.open(next()) {
+                Ok(Opened { answered, .. }) => inner.answer_newcomers(newcomers, senders, answered),
+                Err(error) => hand_out(senders, Err(error)),
+            }
+        }
+        (to_first, self.open(next()))
+    }
+
+    /// What everybody is answered. First of all, whoever got the lock is told.
+    fn hand_out(&self, opened: Opened) -> Answer<Vec<Answer<Answered>>> {
+        let Opened { answered, mut told, sent } = opened;
+        // The lock went to a claim of ours. Answers are read by different tasks: it may have ended meanwhile.
+        if let (Some(Value::BulkString(push)), [Request { keys, .. }]) = (told.next(), self.requests) {
+            if self.inner.came_here(keys, &push, told, sent) {
+                // Somebody awaited it a moment ago: whoever ends it sees to it that it is handed on.
+                self.inner.pushes.receive(&push, self.inner.clock.now());
+            } else {
+                self.inner.supervisor.message(&push, true);
+            }
+        }
+        Ok(answered)
     }
 
     fn open(&self, reply: Result<Reply, StoreError>) -> Answer<Opened> {
@@ -164,11 +222,11 @@ impl<'a> Parcel<'a> {
             Ok(Answered { item, anchor, is_subscribed: reply.live.is_subscribed })
         });
         let answered = answered.collect();
-        let told = answers.items.next();
+        let told = answers.items;
         if is_release {
-            self.inner.hands_to_own.store(told.is_some(), Ordering::Relaxed);
+            self.inner.hands_to_own.store(told.len() > 0, Ordering::Relaxed);
         }
-        Ok(Opened { answered, told })
+        Ok(Opened { answered, told, sent: reply.sent })
     }
 }
 
@@ -187,7 +245,8 @@ impl Call for Parcel<'_> {
         command.arg(1 + self.requests.iter().map(|request| request.keys.count()).sum::<usize>());
         command.arg(self.inner.layout.fence());
         self.requests.iter().for_each(|request| request.keys.write_to(command));
-        self.asked.store(self.terms.write_to(self.inner, live, command).unwrap_or(0), Ordering::Relaxed);
+        let asked = self.terms.write_to(self.inner, live, self.wants, command);
+        self.asked.store(asked.unwrap_or(0), Ordering::Relaxed);
         for request in self.requests {
             command.arg(&request.value);
         }
@@ -197,8 +256,9 @@ impl Call for Parcel<'_> {
 /// What came back.
 struct Opened {
     answered: Vec<Answer<Answered>>,
-    /// A push for a claim of ours.
-    told: Option<Value>,
+    /// A push for a claim of ours, and who is next in line.
+    told: std::vec::IntoIter<Value>,
+    sent: BootInstant,
 }
 
 impl Batch {
@@ -233,7 +293,7 @@ impl Batch {
                 let mut answers = batch.call(&inner, request.as_slice(), watch).await?;
                 answers.pop().unwrap_or_else(|| Err(StoreError::unknown("no answer")))
             };
-            return if is_release { CarriedThrough(Some(Box::pin(alone))).await } else { alone.await };
+            return if is_release { CarriedThrough::new(alone).await } else { alone.await };
         };
         if needs_carrier {
             Self::start_carrier(inner, which);
@@ -275,41 +335,34 @@ impl Batch {
     /// One script call. With a release go the newcomers to its line.
     async fn call(&self, inner: &Inner, requests: &[Request], watch: Watch) -> Answer<Vec<Answer<Answered>>> {
         let Some(parcel) = Parcel::new(self, inner, requests) else { return Ok(Vec::new()) };
-        let company = match requests {
-            [Request { keys, terms: Terms::Release { trail: Trail::Clean }, .. }] => {
-                inner.newcomers.company(keys)
-            }
-            _ => Vec::new(),
-        };
+        let (parcel, company) = parcel.with_company();
         let opened = if company.is_empty() {
             parcel.open(inner.supervisor.run(&parcel, watch).await)
         } else {
             // In a box: it is rare, and would make every request larger.
-            Box::pin(call_in_company(&parcel, company, watch)).await
+            Box::pin(parcel.call_after(None, company, watch)).await.1
         };
-        let Opened { answered, told } = opened?;
-        // The lock went to a claim of ours. Answers are read by different tasks: it may have ended meanwhile.
-        if let Some(Value::BulkString(push)) = told {
-            inner.supervisor.message(&push, true);
-        }
-        Ok(answered)
+        parcel.hand_out(opened?)
     }
-}
 
-/// One script call, and before it, in the same write, that of newcomers: so that there is somebody in line, and the line
-/// lives on.
-async fn call_in_company(parcel: &Parcel<'_>, company: Vec<Waiting>, watch: Watch) -> Answer<Opened> {
-    let inner = parcel.inner;
-    let (newcomers, senders): (Vec<Request>, Vec<_>) = company.into_iter().unzip();
-    let Some(company) = Parcel::new(&inner.attempts, inner, &newcomers) else {
-        return parcel.open(inner.supervisor.run(parcel, watch).await);
-    };
-    let [to_newcomers, reply] = inner.supervisor.run_both([&company, parcel], watch).await;
-    match company.open(to_newcomers) {
-        Ok(Opened { answered, .. }) => inner.answer_newcomers(newcomers, senders, answered),
-        Err(error) => hand_out(senders, Err(error)),
+    /// A release, and before it, in the same write, what the store must hear first. Nothing of it is done if the store does
+    /// not know that script.
+    pub(crate) async fn call_after(
+        &self,
+        inner: &Inner,
+        first: &dyn Call,
+        request: Request,
+        heard: impl FnOnce(Result<Reply, StoreError>),
+    ) -> Answer<Answered> {
+        let requests = [request];
+        let Some(parcel) = Parcel::new(self, inner, &requests) else { return dropped() };
+        let (parcel, company) = parcel.with_company();
+        let (reply, opened) = parcel.call_after(Some(first), company, Watch::BESIDE_ONE).await;
+        if let Some(reply) = reply {
+            heard(reply);
+        }
+        parcel.hand_out(opened?)?.pop().unwrap_or_else(dropped)
     }
-    parcel.open(reply)
 }
 
 /// Gives everybody their answer. Whoever does not listen any more has let go of its claim, and sees to it.
@@ -333,7 +386,13 @@ pub(crate) fn dropped() -> Answer<Answered> {
 }
 
 /// Goes on in the background if its caller lets go of it: the answer to a release may hold a grant of somebody else.
-struct CarriedThrough<T: Send + 'static>(Option<BoxFuture<'static, T>>);
+pub(crate) struct CarriedThrough<T: Send + 'static>(Option<BoxFuture<'static, T>>);
+
+impl<T: Send + 'static> CarriedThrough<T> {
+    pub(crate) fn new(request: impl Future<Output = T> + Send + 'static) -> Self {
+        Self(Some(Box::pin(request)))
+    }
+}
 
 impl<T: Send + 'static> Future for CarriedThrough<T> {
     type Output = T;

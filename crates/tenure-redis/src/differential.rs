@@ -146,10 +146,11 @@ impl Real {
 
 /// Now as the process whose claims they are, now as another, now as one that may not read the answer any more.
 const fn release_header(now: u64) -> &'static str {
-    match now / 1000 % 3 {
-        0 => "run\n0\nchannel\n9007199254740991",
-        1 => "run\n0\nanother\n9007199254740991",
-        _ => "run\n0\nchannel\n1",
+    match now / 1000 % 6 {
+        0 => "run\n0\nchannel\n9007199254740991\n0",
+        3 => "run\n0\nchannel\n9007199254740991\n2",
+        1 | 4 => "run\n0\nanother\n9007199254740991\n2",
+        _ => "run\n0\nchannel\n1\n2",
     }
 }
 
@@ -182,6 +183,7 @@ enum Verb {
     Release(usize, Trail),
     Settle(usize),
     Evict { token: Option<FencingToken>, force: bool },
+    HandOn(Vec<usize>, FencingToken),
 }
 
 fn refused(refusal: &Refusal) -> String {
@@ -233,11 +235,51 @@ fn model(queue: &mut Queue, now: Now, claims: &[Claim], verb: &Verb) -> (String,
             all.extend(told(&notices));
             (format!("{} evicted", answer.len()), all)
         }
+        Verb::HandOn(held, token) => {
+            let label = &claims[*held.last().expect("somebody")].label;
+            let held: Vec<ClaimId> = held.iter().map(|i| claims[*i].id).collect();
+            let Step { answer, notices } = queue.hand_on(now, &RULES, &held, (*token, label));
+            (format!("handed on {:?}", answer.map(|ttl| ttl.as_millis())), told(&notices))
+        }
+    }
+}
+
+/// What a script sets aside: how many tokens, the first of them if it says so, and for whom.
+#[derive(Default)]
+struct SetAside {
+    first: Option<u64>,
+    named: Vec<ClaimId>,
+}
+
+impl SetAside {
+    fn of(first: Option<u64>, named: &[Value]) -> Self {
+        let id = |id: &Value| ClaimId::from_hex(text(id).expect("text")).expect("an id");
+        Self { first, named: named.iter().map(id).collect() }
+    }
+
+    /// The machine does the same. The script may also name some that have lost their place.
+    fn agrees(&self, queue: &mut Queue, now: Now) -> bool {
+        let (_, line) = queue.clone().name_heirs(now, usize::MAX);
+        let live: Vec<_> = self.named.iter().filter(|id| line.contains(id)).collect();
+        let first = queue.set_aside(now, self.named.len());
+        line.iter().take(live.len()).eq(live) && self.first.is_none_or(|said| said == first.get())
     }
 }
 
 /// What the script does.
-async fn real(real: &mut Real, now: u64, claims: &[Claim], verb: &Verb) -> (String, Told) {
+async fn real(real: &mut Real, now: u64, claims: &[Claim], verb: &Verb) -> (String, Told, SetAside) {
+    let mut set_aside = SetAside::default();
+    let (answer, told) = real_step(real, now, claims, verb, &mut set_aside).await;
+    (answer, told, set_aside)
+}
+
+async fn real_step(
+    real: &mut Real,
+    now: u64,
+    claims: &[Claim],
+    verb: &Verb,
+    set_aside: &mut SetAside,
+) -> (String, Told) {
     let name = &claims[0].name;
     // The release script repeats nothing.
     let asked = (!matches!(verb, Verb::Release(..))).then_some(9_007_199_254_740_991);
@@ -290,6 +332,7 @@ async fn real(real: &mut Real, now: u64, claims: &[Claim], verb: &Verb) -> (Stri
             if let Some(push) = answers.items.next() {
                 let push = told_by(text(&push).expect("text"));
                 told.push(if is_told_in_the_answer(now) { push } else { format!("to nobody: {push}") });
+                *set_aside = SetAside::of(None, answers.items.as_slice());
             }
             (format!("{released:?}"), told)
         }
@@ -310,7 +353,41 @@ async fn real(real: &mut Real, now: u64, claims: &[Claim], verb: &Verb) -> (Stri
             let evicted = unsigned(&one(reply).expect("an answer")).expect("a number");
             (format!("{evicted} evicted"), told)
         }
+        Verb::HandOn(held, token) => {
+            let last = &claims[*held.last().expect("somebody")];
+            let mut arguments = vec!["2".into(), token.to_string(), value_of(last)];
+            arguments.extend(held.iter().map(|i| claims[*i].id.to_hex()));
+            let (reply, told) = real.run(6, name, now, &arguments).await.expect("an answer");
+            let ttl = match one(reply).expect("an answer") {
+                Value::Array(fields) => {
+                    let first = unsigned(&fields[1]).filter(|first| *first > 0);
+                    *set_aside = SetAside::of(first, &fields[2..]);
+                    unsigned(&fields[0])
+                }
+                _ => None,
+            };
+            (format!("handed on {ttl:?}"), told)
+        }
     }
+}
+
+/// Claims as they would hand the lock on: its holder, then the first in line; now and then others.
+fn in_turn(dice: &mut Dice, claims: &[Claim], queue: &Queue, now: Now) -> Vec<usize> {
+    let state = queue.inspect(now, claims[0].name.clone());
+    let is_exclusive = |i: &usize| claims[*i].mode == Mode::Exclusive;
+    let place = |fingerprint: &String| claims.iter().position(|c| c.id.fingerprint() == *fingerprint);
+    let holders = state.holders.iter().map(|holder| &holder.fingerprint);
+    let waiters = state.waiters.iter().map(|waiter| &waiter.fingerprint);
+    let mut held: Vec<usize> =
+        holders.take(1).chain(waiters).filter_map(place).filter(is_exclusive).collect();
+    held.truncate(usize::try_from(2 + dice.below(3)).expect("small"));
+    if dice.below(3) == 0 {
+        let other = usize::try_from(dice.below(claims.len() as u64)).expect("small");
+        held.retain(|i| *i != other);
+        let at = usize::try_from(dice.below(held.len() as u64 + 1)).expect("small");
+        held.splice(at..at, Some(other).filter(is_exclusive));
+    }
+    held
 }
 
 /// The visible state in words. Moments are compared to the millisecond.
@@ -331,10 +408,10 @@ fn seen(state: &LockState) -> Vec<String> {
     holders.into_iter().chain(waiters).chain([format!("settled {:?}", ms(state.settled_for))]).collect()
 }
 
-/// Plays one history; answers with the first step at which they differ.
-async fn play(connection: &mut Real, seed: u64) -> Result<(), String> {
+/// Plays one history, with locks handed on or without; answers with the first step at which they differ.
+async fn play(connection: &mut Real, seed: u64, hands_on: bool) -> Result<(), String> {
     let mut dice = Dice(seed);
-    let name = LockName::new(format!("history/{seed}")).expect("a good name");
+    let name = LockName::new(format!("history/{seed}/{hands_on}")).expect("a good name");
     let modes: &[Mode] = match dice.below(4) {
         0 => &[Mode::Exclusive],
         1 => &[Mode::Exclusive, Mode::Shared, Mode::Shared],
@@ -370,6 +447,7 @@ async fn play(connection: &mut Real, seed: u64) -> Result<(), String> {
     let mut now = START_MICROS;
     let mut steps = Vec::new();
     let mut tokens = Vec::new();
+    let mut aside = None;
     for _ in 0..STEPS {
         // An odd millisecond each time, and all lengths are multiples of 100 ms: nothing ever ends exactly now.
         if dice.below(3) == 0 {
@@ -377,7 +455,15 @@ async fn play(connection: &mut Real, seed: u64) -> Result<(), String> {
             now += 1000 * (100 * dice.below(long) + 1);
         }
         let i = usize::try_from(dice.below(claims.len() as u64)).expect("small");
+        let moment = Now { micros: now, token_floor: now };
+        // First: so that a history without it stays what it was.
+        let in_turn = if hands_on && dice.below(8) == 0 {
+            in_turn(&mut dice, &claims, &queue, moment)
+        } else {
+            Vec::new()
+        };
         let verb = match dice.below(20) {
+            _ if in_turn.len() > 1 => Verb::HandOn(in_turn, aside.unwrap_or_else(|| queue.last_token())),
             0..8 => Verb::Attempt(i, Line::Join),
             8..10 => Verb::Attempt(i, Line::Pass),
             10 => Verb::Attempt(i, Line::Succeed(dice.pick(&claims).id)),
@@ -393,16 +479,19 @@ async fn play(connection: &mut Real, seed: u64) -> Result<(), String> {
             }
         };
         steps.push(format!("{} {verb:?}", now - START_MICROS));
-        let (expected, mut expected_told) =
-            model(&mut queue, Now { micros: now, token_floor: now }, &claims, &verb);
-        let (answer, mut told) = real(connection, now, &claims, &verb).await;
+        let (expected, mut expected_told) = model(&mut queue, moment, &claims, &verb);
+        let (mut answer, mut told, set_aside) = real(connection, now, &claims, &verb).await;
+        aside = (!set_aside.named.is_empty()).then(|| queue.clone().set_aside(moment, 1));
+        if !set_aside.agrees(&mut queue, moment) {
+            answer = format!("{answer}, and {:?} of {:?} set aside", set_aside.first, set_aside.named);
+        }
         // Evictions of several holders may be told in any order.
         if matches!(verb, Verb::Evict { .. }) {
             expected_told.sort();
             told.sort();
         }
         tokens.push(queue.last_token());
-        let expected_state = seen(&queue.inspect(Now { micros: now, token_floor: now }, name.clone()));
+        let expected_state = seen(&queue.inspect(moment, name.clone()));
         let (reply, _) = connection.run(5, &name, now, &[]).await.expect("an answer");
         let state = seen(&reply::lock_state(name.clone(), reply).expect("a state"));
         if (&answer, &told, &state) != (&expected, &expected_told, &expected_state) {
@@ -435,8 +524,10 @@ async fn the_scripts_and_the_machine_agree() {
     println!("TENURE_SEED={first} TENURE_HISTORIES={histories}");
     for kind in [Kind::Redis7, Kind::Valkey9] {
         let (_server, mut real) = start(kind, str::to_owned).await;
-        for seed in FOUND.into_iter().chain(first..first + histories.div_ceil(2)) {
-            if let Err(difference) = play(&mut real, seed).await {
+        let found = FOUND.into_iter().map(|seed| (seed, false));
+        let random = (first..first + histories.div_ceil(2)).map(|seed| (seed, true));
+        for (seed, hands_on) in found.chain(random) {
+            if let Err(difference) = play(&mut real, seed, hands_on).await {
                 panic!("{kind:?}: {difference}");
             }
         }
@@ -461,10 +552,10 @@ async fn a_line_of_newcomers_does_not_expire() {
         .collect();
     let mut now = START_MICROS + 1;
     for i in 0..claims.len() {
-        let (answer, _) = real(&mut connection, now, &claims, &Verb::Attempt(i, Line::Join)).await;
+        let (answer, ..) = real(&mut connection, now, &claims, &Verb::Attempt(i, Line::Join)).await;
         assert_eq!(answer.starts_with("busy"), i > 0, "{answer}");
         if i > 1 {
-            let (answer, _) = real(&mut connection, now, &claims, &Verb::Release(i - 1, Trail::Clean)).await;
+            let (answer, ..) = real(&mut connection, now, &claims, &Verb::Release(i - 1, Trail::Clean)).await;
             assert_eq!(answer, "Waited", "the line was gone after {} ms", (now - START_MICROS) / 1000);
         }
         now += u64::try_from(RULES.line_ttl.as_micros()).expect("short") / 5 + 1;
@@ -530,6 +621,27 @@ async fn broken_scripts_are_found() {
         ),
         ("another process is told in our answer", "channel == ours and", "true and"),
         ("a process is told in an answer that it does not read", " and now_us <= tonumber(awaits)", ""),
+        (
+            "a lock is handed on by whoever had it",
+            "held.mode == 'x' and held.id == ARGV[i]",
+            "held.mode == 'x'",
+        ),
+        (
+            "a lock that was lost is handed on",
+            "    serve()\n    return 0",
+            "    serve()\n    return {5000, 0}",
+        ),
+        ("who had its turn stands in line", "  leave(after)\n", ""),
+        ("others leave the line with them", "in_order = in_order and first[i] == id", "in_order = true"),
+        ("whoever is handed a lock holds too long", "math.min(heir.time, 5000) or", "heir.time or"),
+        ("the same token is set aside twice", "redis.call('ZINCRBY', fence, whole(#heirs - 1), '4')", ""),
+        ("the same token is set aside twice, in a release", "call('ZINCRBY', KEYS[1], #heirs, '4')", ""),
+        ("an eviction is handed on", "if held.id == last then", "if held.id == last or held.marked then"),
+        (
+            "what ended is forgotten on the way",
+            "#held.value + 1) or '*0'",
+            "#held.value + 1) and '+0' or '+0'",
+        ),
         ("shapes mix", "if shape and shape ~= shape_of(kind, of) then", "if false then"),
         (
             "passing by leaves a waiter",
@@ -543,8 +655,8 @@ async fn broken_scripts_are_found() {
         let sources = Scripts::new(&RULES);
         assert!(sources.all().iter().any(|script| script.code.contains(from)), "{slip}: nothing to break");
         let mut found = None;
-        for seed in 0..400 {
-            if play(&mut real, seed).await.is_err() {
+        for (seed, hands_on) in (0..400).flat_map(|seed| [(seed, true), (seed, false)]) {
+            if play(&mut real, seed, hands_on).await.is_err() {
                 found = Some(seed);
                 break;
             }

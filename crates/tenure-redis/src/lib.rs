@@ -28,6 +28,7 @@ mod differential;
 mod error;
 mod examine;
 pub mod fence;
+mod handing_on;
 mod keys;
 mod native;
 mod newcomers;
@@ -37,6 +38,7 @@ mod reply;
 mod scripts;
 mod server;
 mod stream;
+mod succession;
 mod supervisor;
 
 pub use backend::Redis;

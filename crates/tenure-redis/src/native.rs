@@ -79,7 +79,7 @@ pub(crate) async fn attempt(
         let known = if is_new { None } else { inner.pushes.token(claim.id) };
         let token = known.unwrap_or(token);
         inner.seen.fetch_max(token.get(), Ordering::Relaxed);
-        let (news, _) = inner.listen(claim.id);
+        let (news, _) = inner.listen(claim.id, None);
         return Ok(Attempt::Granted(inner.grant(claim, token, claim.ttl.get(), since, news)));
     }
     let jitter = 0.5 + inner.supervisor.config.seams.entropy.fraction();

@@ -111,6 +111,15 @@ impl Newcomers {
         self.all_standing.load(Ordering::Relaxed)
     }
 
+    /// How many claims of this process stand in the line of a lock.
+    pub(crate) fn standing(&self, keys: &Keys) -> usize {
+        if self.all_standing() == 0 {
+            return 0;
+        }
+        let standing = self.state().standing.get(keys).copied().unwrap_or(0);
+        usize::try_from(standing).unwrap_or(usize::MAX)
+    }
+
     /// Whether nobody of this process stands in any line, or waits to.
     pub(crate) fn is_idle(&self) -> bool {
         self.all_standing() == 0 && self.all_waiting() == 0

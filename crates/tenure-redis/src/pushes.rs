@@ -8,11 +8,12 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use tenure_core::{Answer, BootInstant, ByClaim, ClaimId, FencingToken, Reason};
+use tenure_core::{Answer, BootInstant, ByClaim, ClaimId, FencingToken, Label, Reason};
 use tokio::sync::oneshot;
 
 use crate::batch::Answered;
 use crate::newcomers::Standing;
+use crate::succession::{Heard, Inheritance};
 
 /// A claim that nobody listened for so long, and that nobody ended, is forgotten.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
@@ -22,10 +23,14 @@ const FORGET_AFTER: Duration = Duration::from_secs(60);
 pub(crate) enum News {
     /// It was granted.
     Granted(PushedGrant),
+    /// Another claim of this process has handed it the lock.
+    Inherited(Inheritance),
     /// It is worth attempting again.
     Look,
     /// It was evicted.
     Evicted(Option<Reason>),
+    /// It holds no more, the store says.
+    Lost,
 }
 
 /// A grant as it was pushed: not yet dated.
@@ -38,9 +43,32 @@ pub(crate) struct PushedGrant {
     pub(crate) read_at: BootInstant,
 }
 
+impl PushedGrant {
+    /// Reads what comes after the claim.
+    fn read<'a>(fields: &mut impl Iterator<Item = &'a str>, read_at: BootInstant) -> Option<Self> {
+        let mut number = || fields.next()?.parse::<u64>().ok();
+        let (token, ttl, granted_micros) = (number()?, number()?, number()?);
+        Some(Self {
+            token: FencingToken::new(token),
+            ttl: Duration::from_millis(ttl),
+            granted_micros,
+            run_id: fields.next()?.to_owned(),
+            read_at,
+        })
+    }
+}
+
+/// Whose grant a message tells of, if it does.
+pub(crate) fn grant_in(message: &[u8], read_at: BootInstant) -> Option<(ClaimId, PushedGrant)> {
+    let mut fields = std::str::from_utf8(message).ok()?.split('\n');
+    let (kind, id) = (fields.next()?, ClaimId::from_hex(fields.next()?)?);
+    if kind == "G" { Some((id, PushedGrant::read(&mut fields, read_at)?)) } else { None }
+}
+
 /// A grant to a claim that nobody here knows: its value, and the main key of its lock.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Orphan {
+    pub(crate) id: ClaimId,
     pub(crate) value: String,
     pub(crate) main: String,
     /// It was not read in the order in which answers are: its claim may simply have been released before.
@@ -65,6 +93,10 @@ struct Listener {
     since: BootInstant,
     /// The number of its grant, if it holds.
     token: Option<FencingToken>,
+    /// If another claim of this process may hand it the lock: who it is.
+    may_inherit: Option<Label>,
+    /// Somebody has begun to end it.
+    is_ending: bool,
     /// In a box: hardly anybody has one.
     held_back: Option<Box<HeldBack>>,
 }
@@ -103,10 +135,23 @@ impl Pushes {
         f(&mut self.by_claim.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Listens for news of a claim; answers also whether it was registered before.
-    pub(crate) fn listen(&self, id: ClaimId, now: BootInstant) -> (oneshot::Receiver<News>, bool) {
+    /// Listens for news of a claim, which may be that another here hands it the lock; answers also whether it was
+    /// registered before.
+    pub(crate) fn listen(
+        &self,
+        id: ClaimId,
+        may_inherit: Option<Label>,
+        now: BootInstant,
+    ) -> (oneshot::Receiver<News>, bool) {
         let (sender, receiver) = oneshot::channel();
-        let listener = Listener { sender: Some(sender), since: now, token: None, held_back: None };
+        let listener = Listener {
+            sender: Some(sender),
+            since: now,
+            token: None,
+            may_inherit,
+            is_ending: false,
+            held_back: None,
+        };
         let before = self.with(|registry| {
             if registry.listeners.len() >= registry.sweep_at {
                 registry
@@ -163,19 +208,13 @@ impl Pushes {
         let kind = fields.next()?;
         let hex = fields.next()?;
         let id = ClaimId::from_hex(hex)?;
-        let mut number = || fields.next()?.parse::<u64>().ok();
         match kind {
             "G" => {
-                let grant = PushedGrant {
-                    token: FencingToken::new(number()?),
-                    ttl: Duration::from_millis(number()?),
-                    granted_micros: number()?,
-                    run_id: fields.next()?.to_owned(),
-                    read_at,
-                };
+                let grant = PushedGrant::read(&mut fields, read_at)?;
                 let is_known = self.tell(id, News::Granted(grant));
                 let (label, main) = (fields.next()?, fields.next()?);
                 (!is_known).then(|| Orphan {
+                    id,
                     value: format!("{label}#{hex}"),
                     main: main.to_owned(),
                     may_be_late: false,
@@ -194,8 +233,60 @@ impl Pushes {
         }
     }
 
+    /// Tells a claim that it is handed the lock.
+    pub(crate) fn inherit(&self, id: ClaimId, inheritance: Inheritance) -> Heard {
+        let (label, sender, held_back) = {
+            let taken = self.with(|registry| {
+                let listener = registry.listeners.get_mut(&id)?;
+                let label = listener.may_inherit.clone().filter(|_| listener.is_listening());
+                Some(
+                    label.and_then(|label| Some((label, listener.sender.take()?, listener.held_back.take()))),
+                )
+            });
+            match taken {
+                None => return Heard::Gone,
+                Some(None) => return Heard::No,
+                Some(Some(taken)) => taken,
+            }
+        };
+        let is_told = sender.send(News::Inherited(inheritance)).is_ok();
+        let heard = if is_told { Heard::Yes(label) } else { Heard::No };
+        HeldBack::give(held_back);
+        heard
+    }
+
+    /// The claim is about to be ended.
+    pub(crate) fn end(&self, id: ClaimId) {
+        self.with(|registry| {
+            if let Some(listener) = registry.listeners.get_mut(&id) {
+                (listener.may_inherit, listener.is_ending) = (None, true);
+            }
+        });
+    }
+
+    /// Whether a claim is known here and is not about to be ended.
+    pub(crate) fn awaits(&self, id: ClaimId) -> bool {
+        self.with(|registry| registry.listeners.get(&id).is_some_and(|listener| !listener.is_ending))
+    }
+
+    /// Whether a claim waits here and may be handed the lock.
+    pub(crate) fn may_inherit(&self, id: ClaimId) -> bool {
+        self.with(|registry| {
+            registry.listeners.get(&id).is_some_and(|listener| listener.may_inherit.is_some())
+        })
+    }
+
+    /// Tells a claim to look, if it does not know that it holds.
+    pub(crate) fn remind(&self, id: ClaimId) {
+        let waiting = self.with(|registry| {
+            let listener = registry.listeners.get_mut(&id)?;
+            if listener.token.is_none() { listener.sender.take() } else { None }
+        });
+        waiting.map(|sender| sender.send(News::Look));
+    }
+
     /// Tells whoever listens; answers whether the claim is registered.
-    fn tell(&self, id: ClaimId, news: News) -> bool {
+    pub(crate) fn tell(&self, id: ClaimId, news: News) -> bool {
         let listener = self
             .with(|registry| registry.listeners.get_mut(&id).map(|l| (l.sender.take(), l.held_back.take())));
         let is_known = listener.is_some();
@@ -240,14 +331,14 @@ mod tests {
     #[tokio::test]
     async fn a_grant_finds_its_claim() {
         let (pushes, id) = (Pushes::new(), ClaimId::from_bytes([7; 16]));
-        let (news, was_known) = pushes.listen(id, NOW);
+        let (news, was_known) = pushes.listen(id, None, NOW);
         assert!(!was_known);
         assert_eq!(pushes.receive(&grant_of(id), NOW), None);
         let News::Granted(grant) = news.await.unwrap() else { panic!() };
         assert_eq!(grant.token.get(), 17);
         assert_eq!(grant.ttl, Duration::from_secs(5));
         assert_eq!(grant.run_id, "run");
-        assert!(pushes.listen(id, NOW).1);
+        assert!(pushes.listen(id, None, NOW).1);
         pushes.forget(id);
         assert_eq!(pushes.len(), 0);
     }
@@ -258,7 +349,7 @@ mod tests {
         let orphan = pushes.receive(&grant_of(id), NOW).unwrap();
         assert_eq!(orphan.main, "tenure:{a}");
         assert_eq!(orphan.value, format!("host/1/app#{}", id.to_hex()));
-        drop(pushes.listen(id, NOW));
+        drop(pushes.listen(id, None, NOW));
         assert_eq!(pushes.receive(&grant_of(id), NOW), None);
         assert_eq!(pushes.receive(&grant_of(id), NOW), None);
     }
@@ -281,7 +372,7 @@ mod tests {
             ClaimId::from_bytes(bytes)
         };
         for i in 0..10_000 {
-            drop(pushes.listen(id(i), NOW + Duration::from_secs(i.into())));
+            drop(pushes.listen(id(i), None, NOW + Duration::from_secs(i.into())));
         }
         assert!(pushes.len() < 3000, "{}", pushes.len());
     }

@@ -36,6 +36,7 @@ pub(crate) struct Scripts {
     pub(crate) settle: Script,
     pub(crate) evict: Script,
     pub(crate) inspect: Script,
+    pub(crate) hand_on: Script,
 }
 
 impl Scripts {
@@ -64,16 +65,18 @@ impl Scripts {
             settle: assemble(include_str!("scripts/settle.lua")),
             evict: assemble(include_str!("scripts/evict.lua")),
             inspect: assemble(include_str!("scripts/inspect.lua")),
+            hand_on: assemble(include_str!("scripts/hand_on.lua")),
         }
     }
 
-    pub(crate) fn all(&self) -> [&Script; 6] {
-        [&self.attempt, &self.renew, &self.release, &self.settle, &self.evict, &self.inspect]
+    pub(crate) fn all(&self) -> [&Script; 7] {
+        let Self { attempt, renew, release, settle, evict, inspect, hand_on } = self;
+        [attempt, renew, release, settle, evict, inspect, hand_on]
     }
 }
 
 /// A call of a script: its keys and arguments are made for the connection it goes over.
-pub(crate) trait Call: Sync {
+pub(crate) trait Call: Send + Sync {
     fn script(&self) -> &Script;
     /// About how many arguments there are, and of how many bytes.
     fn size(&self) -> (usize, usize);
@@ -81,11 +84,11 @@ pub(crate) trait Call: Sync {
     fn fill(&self, live: &Live, command: &mut Cmd);
 }
 
-pub(crate) fn by_hash(call: &impl Call, live: &Live) -> Cmd {
+pub(crate) fn by_hash(call: &dyn Call, live: &Live) -> Cmd {
     command(call, live, "EVALSHA", &call.script().hash)
 }
 
-pub(crate) fn command(call: &impl Call, live: &Live, verb: &str, script: &str) -> Cmd {
+pub(crate) fn command(call: &dyn Call, live: &Live, verb: &str, script: &str) -> Cmd {
     let (arguments, size) = call.size();
     let mut command = Cmd::with_capacity(arguments + 3, size + script.len() + 40);
     command.arg(verb).arg(script);
@@ -101,7 +104,7 @@ pub(crate) struct Filled<'a, F> {
     pub(crate) fill: F,
 }
 
-impl<F: Fn(&Live, &mut Cmd) + Sync> Call for Filled<'_, F> {
+impl<F: Fn(&Live, &mut Cmd) + Send + Sync> Call for Filled<'_, F> {
     fn script(&self) -> &Script {
         self.script
     }

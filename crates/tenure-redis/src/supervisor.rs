@@ -209,20 +209,23 @@ impl Supervisor {
         self.or_by_text(call, live, deadline, answer).await
     }
 
-    /// Runs two scripts, one after the other, in one round trip.
-    pub(crate) async fn run_both(
+    /// Runs scripts, one after the other, in one round trip. By their text, where the server does not know one, they run after
+    /// the others; the `strict` first ones do not then, but fail.
+    pub(crate) async fn run_all(
         &self,
-        calls: [&impl Call; 2],
+        calls: &[&dyn Call],
+        strict: usize,
         watch: Watch,
-    ) -> [Result<Reply, StoreError>; 2] {
+    ) -> Vec<Result<Reply, StoreError>> {
         let deadline = self.clock.now() + self.config.timeout;
+        let all = |error: StoreError| calls.iter().map(|_| Err(error.clone())).collect();
         let live = match self.live(deadline).await {
             Ok(live) => live,
-            Err(error) => return [Err(error.clone()), Err(error)],
+            Err(error) => return all(error),
         };
         let mut pipeline = redis::Pipeline::with_capacity(calls.len());
         for call in calls {
-            pipeline.add_command(by_hash(call, &live));
+            pipeline.add_command(by_hash(*call, &live));
         }
         let mut connection = live.connection.clone();
         let sent = self.clock.now();
@@ -237,31 +240,36 @@ impl Supervisor {
         drop(under_way);
         let mut answers = match answers {
             Ok(answers) => answers.into_iter(),
-            Err(error) => return [Err(error.clone()), Err(error)],
+            Err(error) => return all(error),
         };
-        let mut next = || {
-            let answer = answers.next().ok_or_else(|| StoreError::unknown("an answer is missing"))?;
-            let value = answer.extract_error().map_err(|problem| self.problem(&live, &problem))?;
-            Ok(Reply { value, sent, live: live.clone() })
-        };
-        let (first, second) = (next(), next());
-        [
-            self.or_by_text(calls[0], live.clone(), deadline, first).await,
-            self.or_by_text(calls[1], live.clone(), deadline, second).await,
-        ]
+        let mut replies = Vec::with_capacity(calls.len());
+        for (place, call) in calls.iter().enumerate() {
+            let reply = match answers.next().map(Value::extract_error) {
+                Some(Ok(value)) => Ok(Reply { value, sent, live: live.clone() }),
+                Some(Err(problem)) => Err(self.problem(&live, &problem)),
+                None => Err(StoreError::unknown("an answer is missing")),
+            };
+            let is_strict = place < strict;
+            replies.push(if is_strict {
+                reply
+            } else {
+                self.or_by_text(*call, live.clone(), deadline, reply).await
+            });
+        }
+        replies
     }
 
     /// The answer, or that to the script's text if the server has forgotten it, by a restart or `SCRIPT FLUSH`: nothing
     /// was done then.
     async fn or_by_text(
         &self,
-        call: &impl Call,
+        call: &dyn Call,
         live: Arc<Live>,
         deadline: BootInstant,
         answer: Result<Reply, StoreError>,
     ) -> Result<Reply, StoreError> {
         match answer {
-            Err(StoreError::Unknown(text)) if text.starts_with("NOSCRIPT") => {
+            Err(error) if is_without_script(&error) => {
                 let command = command(call, &live, "EVAL", &call.script().code);
                 self.send(live, &command, deadline, Watch::NO).await
             }
@@ -492,6 +500,11 @@ impl Supervisor {
         // Pushes may be lost from here on, until somebody asks and so connects again: everybody that waits does.
         self.pushes.tell_all_to_look();
     }
+}
+
+/// Whether the server does not know a script by its hash: nothing was done then.
+pub(crate) fn is_without_script(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unknown(text) if text.starts_with("NOSCRIPT"))
 }
 
 /// Whether the server does not speak RESP3, or whether that may at least be why it declined.

@@ -309,12 +309,10 @@ local function grave(id)
   return true, string.find(stone, '\n', 1, true) and said or nil
 end
 
--- Remembers that a claim has ended: whatever of it still arrives does nothing. What an operator said stays said.
+-- Remembers that a claim has ended: whatever of it still arrives does nothing. What an operator said first stays said.
 local function bury(id, till, said)
-  local known, before = grave(id)
-  if known and not said then
-    said = before
-  end
+  local _, before = grave(id)
+  said = before or said
   if redis.call('HLEN', t) >= 64 then
     for _, other in ipairs(redis.call('HKEYS', t)) do
       grave(other)

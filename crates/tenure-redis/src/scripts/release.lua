@@ -1,12 +1,12 @@
 -- Ends claims, held or waiting, and hands their locks over.
 --
 -- KEYS  the fence; then per claim its main key, and where that is not also the base of the other keys, the base after it
--- ARGV  run id of the server, highest token seen, channel of this process, and until when (store µs) it surely awaits the
---       answer, with line breaks in between; trail: c clean, d doubtful;
+-- ARGV  run id of the server, highest token seen, channel of this process, until when (store µs) it surely awaits the
+--       answer, and how many of those in line to name, with line breaks in between; trail: c clean, d doubtful;
 --       then of each claim its value (label#id)
 -- Reply {store µs or 0, answer...}; answer: 'H' held · 'W' waited · 'A' absent · {'E', error}. After the answer to a
---       single claim there may be one push more, for a claim of the process that asks. Or how many there were, if all of
---       them were held alone and nobody waited
+--       single claim there may be one push more, for a claim of the process that asks, and the ids of the next in line: the
+--       tokens after its own are set aside for them. Or how many there were, if all of them were held alone and nobody waited
 --
 -- A claim that holds alone while nobody waits is simply deleted. Otherwise the claim is removed wherever it stands,
 -- and the line is served: one command hands the lock over, however many wait. After a doubtful trail a tombstone
@@ -50,7 +50,8 @@ if count == 1 then
       local expires, ttl, channel, label, reason =
         string.match(entry, '^w\n(%d+)\n%d+\n(%d+)\nx\n%d+\n%d+\n([^\n]+)\n([^\n]*)\n([^\n]*)$')
       if expires and tonumber(expires) >= now then
-        local run_id, floor, ours, awaits = string.match(ARGV[1], '^([^\n]*)\n(%d+)\n([^\n]*)\n(%d+)$')
+        local run_id, floor, ours, awaits, wants =
+          string.match(ARGV[1], '^([^\n]*)\n(%d+)\n([^\n]*)\n(%d+)\n(%d+)$')
         floor = tonumber(floor)
         local number = format('%d', now_us > floor and now_us or floor + 1)
         if call('ZADD', KEYS[1], 'GT', 'CH', number, '@LAYOUT@') == 0 then
@@ -67,7 +68,14 @@ if count == 1 then
         if type(heard) == 'number' and heard > 0 then
           call('HDEL', c, id)
           call('SET', main, format('%s#%s\nx%s\n%d\n%s\n%s\n%s', label, id, beside, now, number, channel, reason), 'PX', ttl)
-          return {now_us, 'H', is_ours and push or nil}
+          if not is_ours then
+            return {now_us, 'H'}
+          end
+          local heirs = wants ~= '0' and call('LRANGE', q, '0', wants - 1) or {}
+          if heirs[1] then
+            call('ZINCRBY', KEYS[1], #heirs, '@LAYOUT@')
+          end
+          return {now_us, 'H', push, unpack(heirs)}
         end
       end
     end

@@ -1,0 +1,523 @@
+//! A lock that goes from hand to hand within this process, before the store has heard of it.
+//!
+//! Whoever holds alone may hand on what is left of its term: nobody else gets the lock before that is over. So where the next
+//! in line is a claim of this process, it need not wait until the store has heard of the release: it holds at once, as long
+//! as the one before it would have, and with a token that the store has set aside for it. The store is told right after,
+//! one request at a time and of all that have held since in one: who holds now (`scripts/hand_on.lua`). Who is next, the
+//! store says when the lock comes to this process. Nobody is passed over: these are the first in line. This is the state of
+//! it; `handing_on.rs` tells the claims and the store.
+//! See `docs/decisions/0013-handed-on-before-the-store-hears.md`.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tenure_core::{BootInstant, ClaimId, FencingToken, Label};
+use tokio::sync::Mutex as Turns;
+
+use crate::keys::Keys;
+
+/// How many of those in line the store names at the most: so many may hold before it has heard of the first.
+pub(crate) const HEIRS_MAX: usize = 32;
+/// A grant is handed on until this part of its life has passed: whoever gets it need not renew it at once.
+const HANDED_ON_WITHIN: u32 = 3;
+/// With fewer heirs than that, a lock that is held for less than a round trip is better given back: those that were through
+/// by then would all wait for the store, one round trip more, and could not come to the line again meanwhile.
+const FEW: usize = 4;
+/// With so many locks, those whose grant is over are forgotten.
+const SWEPT_FROM: usize = 1024;
+
+/// The locks that go from hand to hand here.
+#[derive(Debug, Default)]
+pub(crate) struct Succession {
+    /// How many there are, and how many are being added: where there is none, nothing need be locked.
+    count: AtomicUsize,
+    beginning: AtomicUsize,
+    chains: Mutex<HashMap<Keys, Chain>>,
+}
+
+/// What a claim gets that is handed a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Inheritance {
+    pub(crate) token: FencingToken,
+    pub(crate) since: BootInstant,
+    pub(crate) ttl: Duration,
+}
+
+/// What became of an heir that was told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// It holds, by this name.
+    Yes(Label),
+    /// It does not listen at the moment.
+    No,
+    /// Nobody here knows it any more: it has given up.
+    Gone,
+}
+
+/// One lock.
+#[derive(Debug)]
+struct Chain {
+    link: Arc<Link>,
+    /// Those that have held, in order: the first as far as the store has told, the last now. Never empty.
+    held: Vec<Heir>,
+    /// What the last is called, if it was handed the lock.
+    label: Option<Label>,
+    /// Those that are next in line.
+    heirs: VecDeque<Heir>,
+    /// The grant of the first, as the store made it.
+    since: BootInstant,
+    ttl: Duration,
+    /// When that was heard of here.
+    heard_at: BootInstant,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Heir {
+    pub(crate) id: ClaimId,
+    pub(crate) token: FencingToken,
+}
+
+/// What those that have held a lock in turn share.
+#[derive(Debug, Default)]
+pub(crate) struct Link {
+    /// One request at a time.
+    pub(crate) turns: Turns<()>,
+    /// The store knew none of them.
+    pub(crate) is_lost: AtomicBool,
+}
+
+/// What becomes of a lock that has come here.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Begun {
+    pub(crate) has_heirs: bool,
+    /// Who held it here before, and has lost it.
+    pub(crate) lost: Option<ClaimId>,
+}
+
+/// How a claim ends.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// As the store knows it.
+    AsStored,
+    /// Another claim here holds in its place, and the store must hear of it.
+    HandedOn(Arc<Link>),
+    /// It was handed the lock, and there is nobody here to hand it on to.
+    Last(Arc<Link>),
+}
+
+/// What the store must hear: who has held, and which is the last.
+#[derive(Debug)]
+pub(crate) struct Report {
+    pub(crate) held: Vec<ClaimId>,
+    pub(crate) last: Heir,
+    pub(crate) label: Label,
+}
+
+/// What the store answers to it: the grant of the last, and who is next in line.
+#[derive(Debug)]
+pub(crate) struct Confirmed {
+    pub(crate) since: BootInstant,
+    pub(crate) ttl: Duration,
+    pub(crate) next: Vec<Heir>,
+}
+
+impl Chain {
+    fn last(&self) -> Heir {
+        *self.held.last().expect("never empty")
+    }
+
+    /// Adds those that are next, as far as they are `ours`: nobody in between is passed over.
+    fn extend(&mut self, next: Vec<Heir>, ours: impl Fn(ClaimId) -> bool) {
+        for heir in next {
+            let is_known = |other: &Heir| other.id == heir.id;
+            if self.held.iter().any(is_known) || self.heirs.iter().any(is_known) {
+                continue;
+            }
+            if !ours(heir.id) {
+                return;
+            }
+            self.heirs.push_back(heir);
+        }
+    }
+
+    /// Hands the lock on to the next that listens. Stops at one that does not at the moment: it is its turn.
+    fn hand_on(&mut self, now: BootInstant, tell: impl Fn(ClaimId, Inheritance) -> Heard) -> bool {
+        let is_brief = now.saturating_since(self.heard_at) < self.heard_at.saturating_since(self.since);
+        let is_worth_little = self.held.len() == 1 && self.heirs.len() < FEW && is_brief;
+        if is_worth_little || now.saturating_since(self.since) >= self.ttl / HANDED_ON_WITHIN {
+            self.heirs.clear();
+        }
+        while let Some(heir) = self.heirs.pop_front() {
+            match tell(heir.id, Inheritance { token: heir.token, since: self.since, ttl: self.ttl }) {
+                Heard::Yes(label) => {
+                    self.held.push(heir);
+                    self.label = Some(label);
+                    return true;
+                }
+                Heard::No => self.heirs.clear(),
+                Heard::Gone => {}
+            }
+        }
+        false
+    }
+}
+
+impl Succession {
+    fn chains(&self) -> MutexGuard<'_, HashMap<Keys, Chain>> {
+        self.chains.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether no lock goes from hand to hand here.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.beginning.load(Ordering::SeqCst) == 0 && self.count.load(Ordering::SeqCst) == 0
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut HashMap<Keys, Chain>) -> T) -> T {
+        let mut chains = self.chains();
+        let result = f(&mut chains);
+        self.count.store(chains.len(), Ordering::SeqCst);
+        result
+    }
+
+    /// The store has given the lock to `first`, and named those that are next: `ours` tells which are. Of no consequence if
+    /// it is old news: `first` has ended, or another has held since.
+    pub(crate) fn begin(
+        &self,
+        keys: &Keys,
+        first: (ClaimId, Inheritance),
+        next: impl Iterator<Item = ClaimId>,
+        awaits: impl Fn(ClaimId) -> bool,
+        ours: impl Fn(ClaimId) -> bool,
+        now: BootInstant,
+    ) -> Begun {
+        let (id, Inheritance { token, since, ttl }) = first;
+        let next = numbered(token.get() + 1, next);
+        let held = vec![Heir { id, token }];
+        let mut chain = Chain {
+            link: Arc::default(),
+            held,
+            label: None,
+            heirs: VecDeque::new(),
+            since,
+            ttl,
+            heard_at: now,
+        };
+        // Either whoever ends `first` sees this, or we see that it ends.
+        self.beginning.fetch_add(1, Ordering::SeqCst);
+        let begun = self.with(|chains| {
+            let is_old = chains.get(keys).is_some_and(|known| known.last().token > token);
+            if is_old || !awaits(id) {
+                return Begun::default();
+            }
+            if chains.len() >= SWEPT_FROM {
+                chains.retain(|_, chain| chain.held.len() > 1 || now < chain.since + chain.ttl);
+            }
+            chain.extend(next, ours);
+            let before = chains.remove(keys);
+            let has_heirs = !chain.heirs.is_empty();
+            if has_heirs {
+                chains.insert(keys.clone(), chain);
+            }
+            // The store has not heard of its last, and never will.
+            let lost = before.filter(|chain| chain.held.len() > 1).map(|before| {
+                before.link.is_lost.store(true, Ordering::Release);
+                before.last().id
+            });
+            Begun { has_heirs, lost }
+        });
+        self.beginning.fetch_sub(1, Ordering::SeqCst);
+        begun
+    }
+
+    /// A claim ends. Hands its lock on, if it `may`.
+    pub(crate) fn end(
+        &self,
+        keys: &Keys,
+        id: ClaimId,
+        may_hand_on: bool,
+        now: BootInstant,
+        tell: impl Fn(ClaimId, Inheritance) -> Heard,
+    ) -> End {
+        self.with(|chains| {
+            let Some(chain) = chains.get_mut(keys) else { return End::AsStored };
+            let Some(place) = chain.held.iter().position(|heir| heir.id == id) else {
+                chain.heirs.retain(|heir| heir.id != id);
+                return End::AsStored;
+            };
+            let is_last = place + 1 == chain.held.len();
+            if !is_last || may_hand_on && chain.hand_on(now, tell) {
+                return End::HandedOn(chain.link.clone());
+            }
+            chain.heirs.clear();
+            if place > 0 {
+                return End::Last(chain.link.clone());
+            }
+            chains.remove(keys);
+            End::AsStored
+        })
+    }
+
+    /// Whether the claim holds the lock here now.
+    pub(crate) fn is_last(&self, keys: &Keys, id: ClaimId) -> bool {
+        self.chains().get(keys).is_some_and(|chain| chain.last().id == id)
+    }
+
+    /// If the store has not heard that the claim holds: what it shares with those before it.
+    pub(crate) fn unheard(&self, keys: &Keys, id: ClaimId) -> Option<Arc<Link>> {
+        let chains = self.chains();
+        let chain = chains.get(keys)?;
+        (chain.held.len() > 1 && chain.last().id == id).then(|| chain.link.clone())
+    }
+
+    /// What the store has not heard of the claim: that it holds, or that it does not any more.
+    pub(crate) fn report(&self, keys: &Keys, id: ClaimId) -> Option<Report> {
+        let chains = self.chains();
+        let chain = chains.get(keys)?;
+        if chain.held.len() < 2 || chain.held.iter().all(|heir| heir.id != id) {
+            return None;
+        }
+        let held = chain.held.iter().map(|heir| heir.id).collect();
+        Some(Report { held, last: chain.last(), label: chain.label.clone()? })
+    }
+
+    /// The store has heard that `last` held the lock.
+    pub(crate) fn heard(
+        &self,
+        keys: &Keys,
+        last: ClaimId,
+        confirmed: Confirmed,
+        ours: impl Fn(ClaimId) -> bool,
+        now: BootInstant,
+    ) {
+        if let Some(chain) = self.chains().get_mut(keys)
+            && let Some(place) = chain.held.iter().position(|heir| heir.id == last)
+        {
+            chain.held.drain(..place);
+            (chain.since, chain.ttl, chain.heard_at) = (confirmed.since, confirmed.ttl, now);
+            chain.extend(confirmed.next, ours);
+        }
+    }
+
+    /// The store knows the claim as the holder, and it ends: the rest is between the two.
+    pub(crate) fn known(&self, keys: &Keys, id: ClaimId) {
+        self.with(|chains| {
+            if chains.get(keys).is_some_and(|chain| chain.last().id == id) {
+                chains.remove(keys);
+            }
+        });
+    }
+
+    /// The lock is not ours any more. Answers who held it here.
+    pub(crate) fn lost(&self, keys: &Keys, link: &Arc<Link>) -> Option<ClaimId> {
+        link.is_lost.store(true, Ordering::Release);
+        self.with(|chains| {
+            let is_it = chains.get(keys).is_some_and(|chain| Arc::ptr_eq(&chain.link, link));
+            if is_it { chains.remove(keys).map(|chain| chain.last().id) } else { None }
+        })
+    }
+
+    /// The claim has lost its grant, or never took it: nothing is handed on.
+    pub(crate) fn stop(&self, keys: &Keys, id: ClaimId) {
+        self.with(|chains| {
+            if let Some(chain) = chains.get_mut(keys).filter(|chain| chain.last().id == id) {
+                chain.heirs.clear();
+                if chain.held.len() == 1 {
+                    chains.remove(keys);
+                }
+            }
+        });
+    }
+}
+
+/// Claims with tokens from `first` on.
+pub(crate) fn numbered(first: u64, ids: impl Iterator<Item = ClaimId>) -> Vec<Heir> {
+    (first..).zip(ids).map(|(token, id)| Heir { id, token: FencingToken::new(token) }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use tenure_core::LockName;
+
+    use super::*;
+    use crate::keys::Layout;
+
+    const SINCE: BootInstant = BootInstant::from_nanos(1_000_000_000);
+    const TTL: Duration = Duration::from_secs(5);
+    const ROUND_TRIP: Duration = Duration::from_micros(100);
+
+    fn keys() -> Keys {
+        Layout::new("tenure", false).keys(&LockName::new("a").unwrap())
+    }
+
+    fn id(i: u8) -> ClaimId {
+        ClaimId::from_bytes([i; 16])
+    }
+
+    fn label() -> Label {
+        Label::new("host/1/app").unwrap()
+    }
+
+    /// A lock that came here a round trip ago: `first` holds it with `token`, `next` are next in line; all below 100 are ours.
+    fn begun(succession: &Succession, first: u8, token: u64, next: &[u8]) -> Begun {
+        let grant = Inheritance { token: FencingToken::new(token), since: SINCE, ttl: TTL };
+        let ours = |other: ClaimId| other.as_bytes()[0] < 100;
+        let next = next.iter().copied().map(id);
+        succession.begin(&keys(), (id(first), grant), next, |_| true, ours, SINCE + ROUND_TRIP)
+    }
+
+    /// Ends a claim; answers how, and who was told what.
+    fn end(
+        succession: &Succession,
+        i: u8,
+        after: Duration,
+        heard: impl Fn(ClaimId) -> Heard,
+    ) -> (End, Vec<(ClaimId, u64)>) {
+        let told = RefCell::new(Vec::new());
+        let tell = |id, inheritance: Inheritance| {
+            assert_eq!((inheritance.since, inheritance.ttl), (SINCE, TTL), "no longer than the first");
+            told.borrow_mut().push((id, inheritance.token.get()));
+            heard(id)
+        };
+        let how = succession.end(&keys(), id(i), true, SINCE + ROUND_TRIP + after, tell);
+        (how, told.into_inner())
+    }
+
+    fn all_hear(_: ClaimId) -> Heard {
+        Heard::Yes(label())
+    }
+
+    fn held(succession: &Succession, i: u8) -> Option<Vec<ClaimId>> {
+        succession.report(&keys(), id(i)).map(|report| report.held)
+    }
+
+    #[test]
+    fn those_next_in_line_hold_in_turn_and_then_the_store_hears_of_all() {
+        let succession = Succession::default();
+        assert!(succession.is_idle());
+        begun(&succession, 1, 70, &[2, 3, 4, 5, 200, 6]);
+        assert!(!succession.is_idle());
+        for (ends, next) in [(1, 2), (2, 3), (3, 4), (4, 5)] {
+            let (how, told) = end(&succession, ends, Duration::ZERO, all_hear);
+            assert!(matches!(how, End::HandedOn(_)), "{how:?}");
+            assert_eq!(told, [(id(next), 69 + u64::from(next))]);
+            assert!(succession.is_last(&keys(), id(next)));
+        }
+        // Asked again: it has ended, and nobody else is told.
+        assert!(
+            matches!(end(&succession, 2, Duration::ZERO, all_hear), (End::HandedOn(_), told) if told.is_empty())
+        );
+        // A stranger is next.
+        let (how, told) = end(&succession, 5, Duration::ZERO, all_hear);
+        assert!(matches!(how, End::Last(_)) && told.is_empty(), "{how:?} {told:?}");
+        assert_eq!(held(&succession, 3), Some([1, 2, 3, 4, 5].map(id).to_vec()));
+        assert_eq!(held(&succession, 9), None);
+        succession.known(&keys(), id(5));
+        assert!(succession.is_idle());
+        assert_eq!(held(&succession, 5), None);
+    }
+
+    #[test]
+    fn what_the_store_has_heard_is_not_told_again_and_it_names_more() {
+        let succession = Succession::default();
+        begun(&succession, 1, 70, &[2, 3, 4, 5]);
+        for ends in [1, 2, 3] {
+            end(&succession, ends, Duration::ZERO, all_hear);
+        }
+        let since = SINCE + Duration::from_secs(1);
+        // It had heard of the third when it answered; those that it names are known in part.
+        let confirmed = Confirmed { since, ttl: TTL, next: numbered(90, [4, 5, 6, 200].map(id).into_iter()) };
+        succession.heard(&keys(), id(3), confirmed, |other| other.as_bytes()[0] < 100, since + ROUND_TRIP);
+        assert_eq!(held(&succession, 2), None, "it knows");
+        assert_eq!(held(&succession, 4), Some([3, 4].map(id).to_vec()));
+        let heirs: Vec<_> =
+            succession.chains()[&keys()].heirs.iter().map(|h| (h.id, h.token.get())).collect();
+        assert_eq!(heirs, [(id(5), 74), (id(6), 92)], "with tokens that rise");
+    }
+
+    #[test]
+    fn who_has_given_up_is_left_out_and_who_does_not_listen_ends_it() {
+        let succession = Succession::default();
+        begun(&succession, 1, 70, &[2, 3, 4, 5, 6]);
+        // A waiter gives up: as the store knows it.
+        assert!(matches!(end(&succession, 2, Duration::ZERO, all_hear).0, End::AsStored));
+        let gone = |other| if other == id(3) { Heard::Gone } else { Heard::Yes(label()) };
+        let (how, told) = end(&succession, 1, Duration::ZERO, gone);
+        assert!(matches!(how, End::HandedOn(_)));
+        assert_eq!(told, [(id(3), 72), (id(4), 73)]);
+        // It is its turn, though: nobody behind it gets the lock.
+        let (how, told) = end(&succession, 4, Duration::ZERO, |_| Heard::No);
+        assert!(matches!(how, End::Last(_)));
+        assert_eq!(told, [(id(5), 74)]);
+    }
+
+    #[test]
+    fn an_old_grant_and_a_brief_one_with_few_behind_it_are_not_handed_on() {
+        let succession = Succession::default();
+        begun(&succession, 1, 70, &[2, 3, 4, 5]);
+        let (how, told) = end(&succession, 1, TTL / HANDED_ON_WITHIN, all_hear);
+        assert!(matches!(how, End::AsStored) && told.is_empty(), "{how:?}");
+        assert!(succession.is_idle(), "the rest is between the claim and the store");
+        begun(&succession, 1, 70, &[2, 3, 4]);
+        let (how, told) = end(&succession, 1, ROUND_TRIP / 2, all_hear);
+        assert!(matches!(how, End::AsStored) && told.is_empty(), "{how:?}");
+        begun(&succession, 1, 70, &[2]);
+        let (how, told) = end(&succession, 1, ROUND_TRIP, all_hear);
+        assert!(matches!(how, End::HandedOn(_)) && told.len() == 1, "{how:?}");
+    }
+
+    #[test]
+    fn a_claim_that_outlives_its_process_hands_nothing_on() {
+        let succession = Succession::default();
+        begun(&succession, 1, 70, &[2, 3, 4, 5]);
+        let how = succession.end(&keys(), id(1), false, SINCE + TTL / 10, |_, _| panic!("nobody is told"));
+        assert!(matches!(how, End::AsStored));
+    }
+
+    /// Answers are read by different tasks: news of an earlier grant may be late, when others have held since.
+    #[test]
+    fn old_news_is_of_no_consequence() {
+        let succession = Succession::default();
+        begun(&succession, 3, 80, &[4, 5, 6, 7]);
+        end(&succession, 3, Duration::ZERO, all_hear);
+        assert_eq!(begun(&succession, 2, 70, &[3, 4, 5, 6]), Begun::default());
+        assert_eq!(held(&succession, 4), Some([3, 4].map(id).to_vec()), "the store must hear of them");
+        // Newer news: the store gave the lock to another, so they have lost it.
+        assert_eq!(begun(&succession, 8, 99, &[9, 10]), Begun { has_heirs: true, lost: Some(id(4)) });
+        // And of one that is ending, the store hears itself.
+        let succession = Succession::default();
+        let grant = Inheritance { token: FencingToken::new(70), since: SINCE, ttl: TTL };
+        succession.begin(&keys(), (id(1), grant), [id(2)].into_iter(), |_| false, |_| true, SINCE);
+        assert!(succession.is_idle());
+    }
+
+    #[test]
+    fn a_lock_that_was_lost_is_not_handed_on() {
+        let succession = Succession::default();
+        begun(&succession, 1, 70, &[2, 3, 4, 5]);
+        let (how, _) = end(&succession, 1, Duration::ZERO, all_hear);
+        let End::HandedOn(link) = how else { panic!("{how:?}") };
+        // An operator took it away, or a renewal was refused.
+        succession.stop(&keys(), id(2));
+        let (how, told) = end(&succession, 2, Duration::ZERO, all_hear);
+        assert!(matches!(how, End::Last(_)) && told.is_empty(), "{how:?}");
+        assert_eq!(succession.lost(&keys(), &link), Some(id(2)));
+        assert!(link.is_lost.load(Ordering::Acquire) && succession.is_idle());
+    }
+
+    #[test]
+    fn locks_that_nobody_ended_are_forgotten() {
+        let succession = Succession::default();
+        let layout = Layout::new("tenure", false);
+        for i in 0..3 * SWEPT_FROM {
+            let keys = layout.keys(&LockName::new(format!("{i}")).unwrap());
+            let since = SINCE + Duration::from_millis(10) * u32::try_from(i).unwrap();
+            let grant = Inheritance { token: FencingToken::new(1), since, ttl: TTL };
+            succession.begin(&keys, (id(1), grant), [id(2)].into_iter(), |_| true, |_| true, since);
+        }
+        assert!(succession.chains().len() <= SWEPT_FROM, "{}", succession.chains().len());
+    }
+}
