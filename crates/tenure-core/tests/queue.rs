@@ -27,6 +27,8 @@ enum Op {
     /// The first claim takes over the grant of the second.
     Succeed(usize, usize),
     Release(usize, Trail),
+    /// The holder hands the lock on to so many of those in line, one after the other, and then tells.
+    HandOn(usize),
     Settle(usize),
     Evict {
         force: bool,
@@ -45,6 +47,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         1 => (who.clone(), who.clone()).prop_map(|(heir, predecessor)| Op::Succeed(heir, predecessor)),
         4 => (who.clone(), prop_oneof![3 => Just(Trail::Clean), 1 => Just(Trail::Doubtful)])
             .prop_map(|(i, trail)| Op::Release(i, trail)),
+        1 => (1..4_usize).prop_map(Op::HandOn),
         1 => who.clone().prop_map(Op::Settle),
         1 => any::<bool>().prop_map(|force| Op::Evict { force }),
         1 => who.prop_map(Op::Die),
@@ -242,6 +245,7 @@ impl World {
                     self.bury(i);
                 }
             }
+            Op::HandOn(count) => served = self.hand_on(count, &held_before, &line_before),
             Op::Settle(i) => {
                 let held = held_before.iter().any(|(who, _)| *who == i) && self.claims[i].mode == Mode::Once;
                 let answer = self
@@ -281,6 +285,40 @@ impl World {
         }
         self.check(served);
         self.check_repetition(op);
+    }
+
+    /// Hands the lock on, if it is held alone and those in line want the same. Answers whether it was.
+    fn hand_on(&mut self, count: usize, held: &[(usize, FencingToken)], line: &[usize]) -> bool {
+        let (first, named) = self.queue.name_heirs(self.now, count);
+        assert!(
+            named.iter().eq(line.iter().take(count).map(|i| &self.claims[*i].id)),
+            "not the first in line"
+        );
+        assert!(first > self.highest);
+        let is_alone = |i: &usize| self.claims[*i].mode == Mode::Exclusive;
+        let heirs: Vec<usize> = line.iter().copied().take(count).take_while(is_alone).collect();
+        let (Some((holder, _)), Some(last)) = (held.first().filter(|(i, _)| is_alone(i)), heirs.last())
+        else {
+            return false;
+        };
+        let ids: Vec<ClaimId> = [*holder].iter().chain(&heirs).map(|i| self.claims[*i].id).collect();
+        let token = FencingToken::new(first.get() + heirs.len() as u64 - 1);
+        let label = self.claims[*last].label.clone();
+        // Those that do not hold cannot: nothing changes but that they leave the line.
+        let mut strangers = self.queue.clone();
+        assert_eq!(strangers.hand_on(self.now, &RULES, &ids[1..], (token, &label)).answer, None);
+        assert_eq!(strangers.inspect(self.now, self.claims[0].name.clone()).holders, self.seen().holders);
+        for _ in 0..2 {
+            let ttl = self.queue.hand_on(self.now, &RULES, &ids, (token, &label)).answer;
+            assert!(ttl.is_some_and(|ttl| ttl <= RULES.first_ttl), "{ttl:?}");
+            assert_eq!(self.holders(), [(*last, token)]);
+            assert_eq!(
+                self.waiters(),
+                line[heirs.len()..],
+                "those that had their turn leave the line, nobody else"
+            );
+        }
+        true
     }
 
     /// What must be true after every step.
@@ -357,7 +395,7 @@ impl World {
             Op::Succeed(heir, predecessor) => {
                 let _ = self.attempt(heir, Line::Succeed(self.claims[predecessor].id));
             }
-            Op::Attempt(..) | Op::Evict { .. } | Op::Die(_) | Op::Pass(_) => return,
+            Op::Attempt(..) | Op::HandOn(_) | Op::Evict { .. } | Op::Die(_) | Op::Pass(_) => return,
         }
         assert_eq!(self.queue, once, "{op:?} twice is not the same as once");
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::{Eviction, Line, Mode, RefusalKind, Renewal, Trail, Why};
+use tenure_core::{Eviction, Line, Mode, Reason, RefusalKind, Renewal, Trail, Why};
 
 use crate::scene::{
     SLACK, busy, claim, eviction, exclusive, granted, inspect, locks, ms, name, nothing_stays, now, refused,
@@ -18,10 +18,9 @@ pub(super) async fn an_evicted_claim_cannot_renew(subject: Arc<dyn Subject>) {
         let evicted = exclusive("evicted");
         granted(a.attempt(&evicted, Line::Join).await);
         assert_eq!(b.evict(&name("evicted"), &eviction(force)).await, Ok(1));
-        for _ in 0..2 {
-            let renewal = renew(&*a, &evicted).await;
-            assert!(matches!(renewal, Renewal::Lost(Why::Evicted { .. })), "{renewal:?}");
-        }
+        let lost = renew(&*a, &evicted).await;
+        assert!(matches!(lost, Renewal::Lost(Why::Evicted { .. })), "{lost:?}");
+        assert_eq!(renew(&*a, &evicted).await, lost);
         for line in [Line::Join, Line::Pass] {
             assert_eq!(refused(a.attempt(&evicted, line).await).kind, RefusalKind::Ended);
         }
@@ -32,6 +31,22 @@ pub(super) async fn an_evicted_claim_cannot_renew(subject: Arc<dyn Subject>) {
         assert!(!inspect(&*b, "evicted").await.is_held());
     }
     assert_eq!(b.evict(&name("evicted"), &eviction(true)).await, Ok(0), "nobody holds it");
+    nothing_stays(&*subject).await;
+}
+
+/// Whoever is evicted twice is told what was said first.
+pub(super) async fn what_was_said_first_stays_said(subject: Arc<dyn Subject>) {
+    let (a, b) = (subject.open().await, subject.open().await);
+    let evicted = exclusive("said");
+    granted(a.attempt(&evicted, Line::Join).await);
+    assert_eq!(b.evict(&name("said"), &eviction(false)).await, Ok(1));
+    let lost = renew(&*a, &evicted).await;
+    for force in [false, true] {
+        let again = Eviction { reason: Reason::new("something else").expect("short"), ..eviction(force) };
+        assert_eq!(b.evict(&name("said"), &again).await, Ok(1));
+        assert_eq!(renew(&*a, &evicted).await, lost);
+    }
+    a.release(&evicted, Trail::Clean).await.expect("the store answers");
     nothing_stays(&*subject).await;
 }
 

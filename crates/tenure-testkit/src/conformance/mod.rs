@@ -106,6 +106,7 @@ macro_rules! __for_each_case {
             observe::inspect_tells_the_truth: |_| true;
             observe::listing_pages_through_every_lock: |_| true;
             evict::an_evicted_claim_cannot_renew: |_| true;
+            evict::what_was_said_first_stays_said: |_| true;
             evict::eviction_passes_the_lock_on: |_| true;
             evict::eviction_by_token_spares_the_others: |offers| offers.shared;
             evict::an_evicted_holder_is_told: |_| true;
