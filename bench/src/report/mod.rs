@@ -124,9 +124,8 @@ mod tests {
         assert!(plots::all(&results).iter().all(|(name, _)| *name != "drain.svg"));
     }
 
-    #[test]
-    fn a_drained_line_is_judged_against_every_peer() {
-        let row = |contender, handovers_per_second| Drain {
+    fn row(contender: Contender, handovers_per_second: f64) -> Drain {
+        Drain {
             contender,
             waiters: 128,
             processes: 1,
@@ -140,7 +139,11 @@ mod tests {
             unserved: 0,
             overlaps: 0,
             keys_left: 0,
-        };
+        }
+    }
+
+    #[test]
+    fn a_drained_line_is_judged_against_every_peer() {
         let rates = [9000.0, 500.0, 700.0, 300.0];
         let drain = Contender::WAITING.into_iter().zip(rates).map(|(contender, rate)| row(contender, rate));
         let results = Results { drain: drain.collect(), ..Results::default() };
@@ -150,6 +153,28 @@ mod tests {
         ));
         assert!(section(&results).contains("| 128 | 1 | rslock | 500 | 18.0 × |"));
         assert_eq!(plots::all(&results).last().unwrap().0, "drain.svg");
+    }
+
+    #[test]
+    fn more_waiters_may_make_it_faster_but_not_slower() {
+        let row = |waiters, processes, handovers_per_second| Drain {
+            waiters,
+            processes,
+            handovers_per_second,
+            ..row(Contender::Tenure, 0.0)
+        };
+        let said = |rates: [f64; 4]| {
+            let drain =
+                [2, 16, 128, 1000].into_iter().zip(rates).map(|(waiters, rate)| row(waiters, 4, rate));
+            verdict::table(&Results { drain: drain.collect(), ..Results::default() })
+        };
+        assert!(
+            said([1000.0, 800.0, 4000.0, 5000.0]).contains("| 20 % in 4 (1000, 800, 4000, 5000/s) | met |")
+        );
+        assert!(
+            said([1000.0, 1900.0, 4000.0, 2000.0])
+                .contains("| 50 % in 4 (1000, 1900, 4000, 2000/s) | **missed** |")
+        );
     }
 
     #[test]

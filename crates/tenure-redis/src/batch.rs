@@ -20,7 +20,6 @@ use crate::backend::{Inner, mode_text};
 use crate::dating::Anchor;
 use crate::keys::Keys;
 use crate::scripts::{Call, Script, Scripts};
-use crate::succession::HEIRS_MAX;
 use crate::supervisor::{Live, Reply};
 
 /// How many requests go alone at a time, before others gather.
@@ -156,7 +155,8 @@ impl<'a> Parcel<'a> {
         };
         let newcomers = &self.inner.newcomers;
         let company = newcomers.company(keys);
-        self.wants = (newcomers.standing(keys) + company.len()).saturating_sub(1).min(HEIRS_MAX);
+        let next = (newcomers.standing(keys) + company.len()).saturating_sub(1);
+        self.wants = self.inner.succession.asks_for(next);
         (self, company)
     }
 

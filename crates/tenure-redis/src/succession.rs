@@ -9,7 +9,7 @@
 //! See `docs/decisions/0013-handed-on-before-the-store-hears.md`.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -25,6 +25,8 @@ const HANDED_ON_WITHIN: u32 = 3;
 /// With fewer heirs than that, a lock that is held for less than a round trip is better given back: those that were through
 /// by then would all wait for the store, one round trip more, and could not come to the line again meanwhile.
 const FEW: usize = 4;
+/// While that is so, the store is asked for the next in line only every so many times.
+const ASKED_EVERY: u32 = 16;
 /// With so many locks, those whose grant is over are forgotten.
 const SWEPT_FROM: usize = 1024;
 
@@ -35,6 +37,9 @@ pub(crate) struct Succession {
     count: AtomicUsize,
     beginning: AtomicUsize,
     chains: Mutex<HashMap<Keys, Chain>>,
+    /// Few were not worth it, and how often the store was not asked since.
+    are_few_in_vain: AtomicBool,
+    unasked: AtomicU32,
 }
 
 /// What a claim gets that is handed a lock.
@@ -142,11 +147,15 @@ impl Chain {
         }
     }
 
+    /// Whether few are next to a claim that held the lock for less than a round trip.
+    fn is_worth_little(&self, now: BootInstant) -> bool {
+        let is_brief = now.saturating_since(self.heard_at) < self.heard_at.saturating_since(self.since);
+        self.held.len() == 1 && self.heirs.len() < FEW && is_brief
+    }
+
     /// Hands the lock on to the next that listens. Stops at one that does not at the moment: it is its turn.
     fn hand_on(&mut self, now: BootInstant, tell: impl Fn(ClaimId, Inheritance) -> Heard) -> bool {
-        let is_brief = now.saturating_since(self.heard_at) < self.heard_at.saturating_since(self.since);
-        let is_worth_little = self.held.len() == 1 && self.heirs.len() < FEW && is_brief;
-        if is_worth_little || now.saturating_since(self.since) >= self.ttl / HANDED_ON_WITHIN {
+        if now.saturating_since(self.since) >= self.ttl / HANDED_ON_WITHIN {
             self.heirs.clear();
         }
         while let Some(heir) = self.heirs.pop_front() {
@@ -179,6 +188,15 @@ impl Succession {
         let result = f(&mut chains);
         self.count.store(chains.len(), Ordering::SeqCst);
         result
+    }
+
+    /// How many of those next in line to ask the store for, where so many of this process are.
+    pub(crate) fn asks_for(&self, next: usize) -> usize {
+        let is_in_vain = next < FEW && self.are_few_in_vain.load(Ordering::Relaxed);
+        if is_in_vain && !self.unasked.fetch_add(1, Ordering::Relaxed).is_multiple_of(ASKED_EVERY) {
+            return 0;
+        }
+        next.min(HEIRS_MAX)
     }
 
     /// The store has given the lock to `first`, and named those that are next: `ours` tells which are. Of no consequence if
@@ -247,7 +265,11 @@ impl Succession {
                 return End::AsStored;
             };
             let is_last = place + 1 == chain.held.len();
-            if !is_last || may_hand_on && chain.hand_on(now, tell) {
+            let is_in_vain = is_last && may_hand_on && chain.is_worth_little(now);
+            if is_last && chain.held.len() == 1 && chain.heirs.len() < FEW {
+                self.are_few_in_vain.store(is_in_vain, Ordering::Relaxed);
+            }
+            if !is_last || may_hand_on && !is_in_vain && chain.hand_on(now, tell) {
                 return End::HandedOn(chain.link.clone());
             }
             chain.heirs.clear();
@@ -464,9 +486,13 @@ mod tests {
         begun(&succession, 1, 70, &[2, 3, 4]);
         let (how, told) = end(&succession, 1, ROUND_TRIP / 2, all_hear);
         assert!(matches!(how, End::AsStored) && told.is_empty(), "{how:?}");
+        // Then they are hardly asked for.
+        let asked = (0..ASKED_EVERY).filter(|_| succession.asks_for(FEW - 1) > 0).count();
+        assert_eq!((asked, succession.asks_for(FEW), succession.asks_for(1000)), (1, FEW, HEIRS_MAX));
         begun(&succession, 1, 70, &[2]);
         let (how, told) = end(&succession, 1, ROUND_TRIP, all_hear);
         assert!(matches!(how, End::HandedOn(_)) && told.len() == 1, "{how:?}");
+        assert_eq!((0..3).map(|_| succession.asks_for(1)).sum::<usize>(), 3);
     }
 
     #[test]
