@@ -68,7 +68,9 @@ impl Inner {
             }
             End::Last(link) => {
                 let (inner, id, value) = (self.clone(), claim.id, value_of(claim));
-                CarriedThrough::new(async move { inner.end_last(keys, id, value, trail, &link).await }).await
+                let end =
+                    async move { link.in_turn(|| inner.end_last(&keys, id, value, trail, &link)).await };
+                CarriedThrough::new(end).await
             }
         }
     }
@@ -76,22 +78,21 @@ impl Inner {
     /// Ends a claim that was handed the lock: the store hears of that first, in the same write.
     async fn end_last(
         self: &Arc<Self>,
-        keys: Keys,
+        keys: &Keys,
         id: ClaimId,
         value: String,
         trail: Trail,
         link: &Arc<Link>,
     ) -> Answer<Released> {
-        let _turn = link.turns.lock().await;
-        if let Some(report) = self.succession.report(&keys, id) {
-            let call = HandOn::new(self, &keys, report, 0);
+        if let Some(report) = self.succession.report(keys, id) {
+            let call = HandOn::new(self, keys, report, 0);
             let terms = Terms::Release { trail };
             let request = Request { keys: keys.clone(), value: value.clone(), terms };
             let mut heard = Err(StoreError::unknown("no answer"));
             let answered = self.releases.call_after(self, &call, request, |reply| {
                 heard = call.open(reply).map(|confirmed| match confirmed {
-                    Some(_) => self.succession.known(&keys, id),
-                    None => drop(self.succession.lost(&keys, link)),
+                    Some(_) => self.succession.known(keys, id),
+                    None => drop(self.succession.lost(keys, link)),
                 });
             });
             let answered = answered.await;
@@ -102,9 +103,9 @@ impl Inner {
                 Ok(()) => return reply::released(&answered?.item),
             }
         }
-        self.tell_in_turn(&keys, id, link).await?;
-        self.succession.known(&keys, id);
-        self.release(keys, value, trail).await
+        self.tell_in_turn(keys, id, link).await?;
+        self.succession.known(keys, id);
+        self.release(keys.clone(), value, trail).await
     }
 
     /// Lets the store hear that a claim holds, if it has not. Answers an error if it could not.
@@ -140,8 +141,7 @@ impl Inner {
     /// Lets the store hear of all that have held a lock, if it has not heard of the claim. One request at a time: whoever
     /// comes meanwhile is told of in the next.
     async fn tell(self: &Arc<Self>, keys: &Keys, id: ClaimId, link: &Arc<Link>) -> Answer<Released> {
-        let _turn = link.turns.lock().await;
-        self.tell_in_turn(keys, id, link).await
+        link.in_turn(|| self.tell_in_turn(keys, id, link)).await
     }
 
     async fn tell_in_turn(self: &Arc<Self>, keys: &Keys, id: ClaimId, link: &Arc<Link>) -> Answer<Released> {

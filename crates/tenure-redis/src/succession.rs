@@ -9,11 +9,11 @@
 //! See `docs/decisions/0013-handed-on-before-the-store-hears.md`.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tenure_core::{BootInstant, ClaimId, FencingToken, Label};
+use tenure_core::{Answer, BootInstant, ClaimId, FencingToken, Label, StoreError};
 use tokio::sync::Mutex as Turns;
 
 use crate::keys::Keys;
@@ -87,10 +87,31 @@ pub(crate) struct Heir {
 /// What those that have held a lock in turn share.
 #[derive(Debug, Default)]
 pub(crate) struct Link {
-    /// One request at a time.
-    pub(crate) turns: Turns<()>,
+    /// One request at a time: the last that failed, by its number.
+    turns: Turns<Option<(u64, StoreError)>>,
+    /// How many requests have begun.
+    begun: AtomicU64,
     /// The store knew none of them.
     pub(crate) is_lost: AtomicBool,
+}
+
+impl Link {
+    /// Makes a request when it is its turn. If one that began after this was called has failed meanwhile, it was made for this
+    /// caller, too: a store that is silent makes nobody wait for more than two requests.
+    pub(crate) async fn in_turn<T, F: Future<Output = Answer<T>>>(
+        &self,
+        request: impl FnOnce() -> F,
+    ) -> Answer<T> {
+        let came = self.begun.load(Ordering::SeqCst);
+        let mut failed = self.turns.lock().await;
+        if let Some((_, error)) = failed.as_ref().filter(|(number, _)| *number > came) {
+            return Err(error.clone());
+        }
+        let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
+        let answer = request().await;
+        *failed = answer.as_ref().err().map(|error| (number, error.clone()));
+        answer
+    }
 }
 
 /// What becomes of a lock that has come here.
@@ -313,13 +334,12 @@ impl Succession {
         ours: impl Fn(ClaimId) -> bool,
         now: BootInstant,
     ) {
-        if let Some(chain) = self.chains().get_mut(keys)
-            && let Some(place) = chain.held.iter().position(|heir| heir.id == last)
-        {
-            chain.held.drain(..place);
-            (chain.since, chain.ttl, chain.heard_at) = (confirmed.since, confirmed.ttl, now);
-            chain.extend(confirmed.next, ours);
-        }
+        let mut chains = self.chains();
+        let Some(chain) = chains.get_mut(keys) else { return };
+        let Some(place) = chain.held.iter().position(|heir| heir.id == last) else { return };
+        chain.held.drain(..place);
+        (chain.since, chain.ttl, chain.heard_at) = (confirmed.since, confirmed.ttl, now);
+        chain.extend(confirmed.next, ours);
     }
 
     /// The store knows the claim as the holder, and it ends: the rest is between the two.
@@ -362,6 +382,7 @@ pub(crate) fn numbered(first: u64, ids: impl Iterator<Item = ClaimId>) -> Vec<He
 mod tests {
     use std::cell::RefCell;
 
+    use futures_util::FutureExt;
     use tenure_core::LockName;
 
     use super::*;
@@ -532,6 +553,34 @@ mod tests {
         assert!(matches!(how, End::Last(_)) && told.is_empty(), "{how:?}");
         assert_eq!(succession.lost(&keys(), &link), Some(id(2)));
         assert!(link.is_lost.load(Ordering::Acquire) && succession.is_idle());
+    }
+
+    #[tokio::test]
+    async fn a_silent_store_is_asked_once_for_all_that_wait() {
+        let (link, asked) = (Link::default(), AtomicU32::new(0));
+        let (silence, mut silent) = tokio::sync::watch::channel(());
+        silent.mark_unchanged();
+        let ask = || {
+            let (asked, mut silent) = (&asked, silent.clone());
+            link.in_turn(move || async move {
+                asked.fetch_add(1, Ordering::SeqCst);
+                silent.changed().await.expect("it ends");
+                Err::<(), _>(StoreError::unknown("silence"))
+            })
+        };
+        let mut first = Box::pin(ask());
+        assert!((&mut first).now_or_never().is_none());
+        let mut others: Vec<_> = (0..20).map(|_| Box::pin(ask())).collect();
+        for other in &mut others {
+            assert!(other.now_or_never().is_none());
+        }
+        silence.send_replace(());
+        assert!(first.await.is_err());
+        for other in others {
+            assert!(other.await.is_err());
+        }
+        assert_eq!(asked.load(Ordering::SeqCst), 2, "one that was under way, one for all the others");
+        assert!(link.in_turn(|| async { Ok(()) }).await.is_ok(), "later, anybody asks again");
     }
 
     #[test]
