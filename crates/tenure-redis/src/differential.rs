@@ -5,6 +5,8 @@
 //! one lock, with time passing in between; after each step the answer, the pushes and the whole visible state must be
 //! those of the machine. `TENURE_HISTORIES` says how many, `TENURE_SEED` which.
 
+mod slips;
+
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -565,92 +567,7 @@ async fn a_line_of_newcomers_does_not_expire() {
 /// The comparison has teeth: each of these slips is found.
 #[tokio::test]
 async fn broken_scripts_are_found() {
-    let slips = [
-        ("a writer is granted beside readers", "return redis.call('ZCARD', s) == 0", "return true"),
-        (
-            "a release does not serve the line",
-            "    bury(id, now + 60000)\n  end\n  serve()",
-            "    bury(id, now + 60000)\n  end",
-        ),
-        ("a tombstone is not heeded", "  if grave(id) then", "  if false then"),
-        ("a pushed grant has its whole ttl", "math.min(claim.time, 5000)", "claim.time"),
-        ("newcomers push in", "redis.call('RPUSH', q, id)\n    else", "redis.call('LPUSH', q, id)\n    else"),
-        (
-            "anybody releases",
-            "if held and held.value == value then\n    redis.call('DEL', main)",
-            "if held then\n    redis.call('DEL', main)",
-        ),
-        ("renewing shortens", "if redis.call('PTTL', key) < at - now then", "if true then"),
-        ("an evicted claim renews", "  if said then\n    return", "  if false then\n    return"),
-        ("a settled line is left standing", "  redis.call('DEL', q, c)\n", ""),
-        (
-            "a token is given twice",
-            "token = tonumber(redis.call('ZINCRBY', fence, '1', '4'))",
-            "token = tonumber(redis.call('ZSCORE', fence, '4'))",
-        ),
-        ("permits are not counted", "return taken + n <= of", "return true"),
-        (
-            "readers pass a writer",
-            "    local id = redis.call('LINDEX', q, '0')",
-            "    local id = redis.call('LINDEX', q, '-1')",
-        ),
-        (
-            "a token is given twice, at once",
-            "number = call('ZINCRBY', fence, '1', '4')",
-            "number = call('ZSCORE', fence, '4')",
-        ),
-        (
-            "a token is given twice, from hand to hand",
-            "number = call('ZINCRBY', KEYS[1], '1', '4')",
-            "number = call('ZSCORE', KEYS[1], '4')",
-        ),
-        ("newcomers push in, the usual way", "pcall_('RPUSH', q, id)", "pcall_('LPUSH', q, id)"),
-        ("more than may be stand in line", "(waiting > 4 or", "("),
-        ("an ended claim stands in line again", "(flag ~= '*' or pcall_('HEXISTS', t, id) == 0)", "true"),
-        ("nobody notes that a claim has ended", "flag == '+' and is_grave", "false"),
-        ("the next holder does not know of ended claims", "id, beside, now,", "id, '+0', now,"),
-        ("ended claims are forgotten with time", "call('EXISTS', t) == 1 and '*' or '+'", "'+'"),
-        ("a claim stands in line twice", "pcall_('HSETNX', c,", "1 + pcall_('HSET', c,"),
-        ("a holder forgets that somebody came", "        if is_due then", "        if false then"),
-        ("a holder forgets that somebody came, the general way", "    note()\n", ""),
-        ("a lock with a line is free", "or call('EXISTS', main, main .. ':c', ", "or call('EXISTS', main, "),
-        (
-            "a dead waiter is handed the lock",
-            "if expires and tonumber(expires) >= now then",
-            "if expires then",
-        ),
-        ("another process is told in our answer", "channel == ours and", "true and"),
-        ("a process is told in an answer that it does not read", " and now_us <= tonumber(awaits)", ""),
-        (
-            "a lock is handed on by whoever had it",
-            "held.mode == 'x' and held.id == ARGV[i]",
-            "held.mode == 'x'",
-        ),
-        (
-            "a lock that was lost is handed on",
-            "    serve()\n    return 0",
-            "    serve()\n    return {5000, 0}",
-        ),
-        ("who had its turn stands in line", "  leave(after)\n", ""),
-        ("others leave the line with them", "in_order = in_order and first[i] == id", "in_order = true"),
-        ("whoever is handed a lock holds too long", "math.min(heir.time, 5000) or", "heir.time or"),
-        ("the same token is set aside twice", "redis.call('ZINCRBY', fence, whole(#heirs - 1), '4')", ""),
-        ("the same token is set aside twice, in a release", "call('ZINCRBY', KEYS[1], #heirs, '4')", ""),
-        ("an eviction is handed on", "if held.id == last then", "if held.id == last or held.marked then"),
-        (
-            "what ended is forgotten on the way",
-            "#held.value + 1) or '*0'",
-            "#held.value + 1) and '+0' or '+0'",
-        ),
-        ("shapes mix", "if shape and shape ~= shape_of(kind, of) then", "if false then"),
-        (
-            "passing by leaves a waiter",
-            "  if not stays and place then\n    forget(id)",
-            "  if not stays and place then",
-        ),
-        ("a dead waiter is served", "  if not expires or expires < now then", "  if not expires then"),
-    ];
-    for (slip, from, to) in slips {
+    for (slip, from, to) in slips::SLIPS {
         let (_server, mut real) = start(Kind::Redis7, |code| code.replace(from, to)).await;
         let sources = Scripts::new(&RULES);
         assert!(sources.all().iter().any(|script| script.code.contains(from)), "{slip}: nothing to break");
