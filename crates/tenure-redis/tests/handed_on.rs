@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::{ask, claim, connect, leftovers, seed};
+use common::{ask, calls, claim, connect, leftovers, seed};
 use futures_util::FutureExt;
 use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::queue::Rules;
@@ -66,13 +66,6 @@ async fn holder(redis: &Redis, claim: &Claim) -> LockState {
     let state = redis.inspect(&claim.name).await.unwrap();
     assert!(state.holders.len() <= 1, "{state:?}");
     state
-}
-
-/// How many calls of scripts the server has had.
-async fn calls(url: &str) -> u64 {
-    let stats: String = ask(url, &["INFO", "commandstats"]).await;
-    let evalsha = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
-    evalsha.map_or(0, |rest| rest.split(',').next().unwrap().parse().unwrap())
 }
 
 /// In the order of the line, with rising tokens, each as soon as the one before it ends; and the store hears of many at once.

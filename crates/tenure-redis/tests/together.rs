@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::{QUICK, ask, claim, connect, leftovers};
+use common::{QUICK, ask, calls, claim, connect, leftovers};
 use futures_util::FutureExt;
 use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::queue::Rules;
@@ -176,13 +176,6 @@ async fn is_granted(attempt: Attempt) -> bool {
     }
     let told = tokio::time::timeout(Duration::from_secs(20), signal_of(attempt)).await;
     told.expect("it hears nothing").is_some()
-}
-
-/// How many calls of scripts the server has had.
-async fn calls(url: &str) -> u32 {
-    let stats: String = ask(url, &["INFO", "commandstats"]).await;
-    let evalsha = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
-    evalsha.map_or(0, |rest| rest.split(',').next().unwrap().parse().unwrap())
 }
 
 /// A lock that has just gone from one claim of this process to the next, which holds it.

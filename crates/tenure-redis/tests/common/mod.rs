@@ -77,6 +77,13 @@ pub(crate) async fn ask<T: redis::FromRedisValue>(url: &str, words: &[&str]) -> 
     command.query_async(&mut connection).await.expect("the server answers")
 }
 
+/// How many calls of scripts the server has had.
+pub(crate) async fn calls(url: &str) -> u32 {
+    let stats: String = ask(url, &["INFO", "commandstats"]).await;
+    let evalsha = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    evalsha.map_or(0, |rest| rest.split(',').next().unwrap().parse().unwrap())
+}
+
 /// All keys but fences.
 pub(crate) async fn leftovers(url: &str) -> Vec<String> {
     let mut keys: Vec<String> = ask(url, &["KEYS", "*"]).await;
