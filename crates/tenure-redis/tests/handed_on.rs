@@ -71,8 +71,14 @@ async fn holder(redis: &Redis, claim: &Claim) -> LockState {
 /// In the order of the line, with rising tokens, each as soon as the one before it ends; and the store hears of many at once.
 #[tokio::test]
 async fn the_next_of_a_process_holds_at_once() {
+    for kind in Kind::ALL {
+        the_next_holds_at_once(kind).await;
+    }
+}
+
+async fn the_next_holds_at_once(kind: Kind) {
     const BEHIND: usize = 20;
-    let server = Server::start(Kind::Redis7);
+    let server = Server::start(kind);
     let redis = connect(&server.url(), Rules::DEFAULT).await;
     let ((mut last, grant), line) = line_of(&redis, "handed/on", BEHIND).await;
     let before = calls(&server.url()).await;
