@@ -308,10 +308,12 @@ impl World {
         let mut strangers = self.queue.clone();
         assert_eq!(strangers.hand_on(self.now, &RULES, &ids[1..], (token, &label)).answer, None);
         assert_eq!(strangers.inspect(self.now, self.claims[0].name.clone()).holders, self.seen().holders);
+        let left = self.seen().holders[0].expires_in.min(Some(RULES.first_ttl));
         for _ in 0..2 {
             let ttl = self.queue.hand_on(self.now, &RULES, &ids, (token, &label)).answer;
             assert!(ttl.is_some_and(|ttl| ttl <= RULES.first_ttl), "{ttl:?}");
             assert_eq!(self.holders(), [(*last, token)]);
+            assert!(self.seen().holders[0].expires_in >= left, "it believes in {left:?}");
             assert_eq!(
                 self.waiters(),
                 line[heirs.len()..],

@@ -20,7 +20,7 @@ use crate::dating::{self, Anchor};
 use crate::keys::{Keys, Layout};
 use crate::native;
 use crate::newcomers::{Newcomers, Standing};
-use crate::pushes::{News, Orphan, Pushes};
+use crate::pushes::{News, Orphan, Pushes, Waiting};
 use crate::reply::{self, Answers, Attempted, garbled, unsigned};
 use crate::scripts::{Filled, Script};
 use crate::server::Means;
@@ -303,7 +303,11 @@ impl Inner {
         })
     }
 
-    pub(crate) fn listen(&self, id: ClaimId, may_inherit: Option<Label>) -> (oneshot::Receiver<News>, bool) {
+    pub(crate) fn listen(
+        &self,
+        id: ClaimId,
+        may_inherit: Option<Waiting>,
+    ) -> (oneshot::Receiver<News>, bool) {
         self.pushes.listen(id, may_inherit, self.clock.now())
     }
 
@@ -354,7 +358,8 @@ impl Backend for Redis {
         inner.make_known(claim).await?;
         // Before the request is sent: the push may overtake the answer.
         let joins = line == Line::Join && claim.mode == Mode::Exclusive;
-        let may_inherit = (joins && claim.tie == Tie::Process).then(|| claim.label.clone());
+        let may_inherit = (joins && claim.tie == Tie::Process)
+            .then(|| Waiting { label: claim.label.clone(), ttl: claim.ttl.get() });
         let (news, was_known) = inner.listen(claim.id, may_inherit);
         let is_newcomer = joins && !was_known && !inner.newcomers.is_idle();
         match inner.attempt(claim, line, is_newcomer).await {

@@ -5,6 +5,7 @@
 //! one lock, with time passing in between; after each step the answer, the pushes and the whole visible state must be
 //! those of the machine. `TENURE_HISTORIES` says how many, `TENURE_SEED` which.
 
+mod directed;
 mod slips;
 
 use std::time::Duration;
@@ -533,34 +534,6 @@ async fn the_scripts_and_the_machine_agree() {
                 panic!("{kind:?}: {difference}");
             }
         }
-    }
-}
-
-/// Each of them joins before the one in front leaves, and leaves before it would come back to keep its place.
-#[tokio::test]
-async fn a_line_of_newcomers_does_not_expire() {
-    let (_server, mut connection) = start(Kind::Redis7, str::to_owned).await;
-    let name = LockName::new("newcomers").expect("a good name");
-    let claims: Vec<Claim> = (0..40)
-        .map(|i| Claim {
-            name: name.clone(),
-            id: ClaimId::from_bytes([i; 16]),
-            mode: Mode::Exclusive,
-            ttl: Ttl::new(Duration::from_secs(3600)).expect("a good ttl"),
-            tie: Tie::Process,
-            label: Label::new("a/1/x").expect("a good label"),
-            reason: None,
-        })
-        .collect();
-    let mut now = START_MICROS + 1;
-    for i in 0..claims.len() {
-        let (answer, ..) = real(&mut connection, now, &claims, &Verb::Attempt(i, Line::Join)).await;
-        assert_eq!(answer.starts_with("busy"), i > 0, "{answer}");
-        if i > 1 {
-            let (answer, ..) = real(&mut connection, now, &claims, &Verb::Release(i - 1, Trail::Clean)).await;
-            assert_eq!(answer, "Waited", "the line was gone after {} ms", (now - START_MICROS) / 1000);
-        }
-        now += u64::try_from(RULES.line_ttl.as_micros()).expect("short") / 5 + 1;
     }
 }
 

@@ -94,11 +94,19 @@ struct Listener {
     /// The number of its grant, if it holds.
     token: Option<FencingToken>,
     /// If another claim of this process may hand it the lock: who it is.
-    may_inherit: Option<Label>,
+    may_inherit: Option<Waiting>,
     /// Somebody has begun to end it.
     is_ending: bool,
     /// In a box: hardly anybody has one.
     held_back: Option<Box<HeldBack>>,
+}
+
+/// Who waits, as far as those that may hand it the lock must know.
+#[derive(Debug, Clone)]
+pub(crate) struct Waiting {
+    pub(crate) label: Label,
+    /// As long as that it wants to hold, should nobody hear of it any more, and no longer.
+    pub(crate) ttl: Duration,
 }
 
 /// The answer to an attempt, which need not be given before there is news: whoever awaits both wakes up once.
@@ -140,7 +148,7 @@ impl Pushes {
     pub(crate) fn listen(
         &self,
         id: ClaimId,
-        may_inherit: Option<Label>,
+        may_inherit: Option<Waiting>,
         now: BootInstant,
     ) -> (oneshot::Receiver<News>, bool) {
         let (sender, receiver) = oneshot::channel();
@@ -233,12 +241,14 @@ impl Pushes {
         }
     }
 
-    /// Tells a claim that it is handed the lock.
+    /// Tells a claim that it is handed the lock. Not one that wants it for a shorter time than is left: should it die, the lock
+    /// would be kept from others for longer than it said.
     pub(crate) fn inherit(&self, id: ClaimId, inheritance: Inheritance) -> Heard {
         let (label, sender, held_back) = {
             let taken = self.with(|registry| {
                 let listener = registry.listeners.get_mut(&id)?;
-                let label = listener.may_inherit.clone().filter(|_| listener.is_listening());
+                let waiting = listener.may_inherit.as_ref().filter(|waiting| waiting.ttl >= inheritance.ttl);
+                let label = waiting.filter(|_| listener.is_listening()).map(|waiting| waiting.label.clone());
                 Some(
                     label.and_then(|label| Some((label, listener.sender.take()?, listener.held_back.take()))),
                 )

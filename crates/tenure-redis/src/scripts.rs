@@ -15,6 +15,9 @@ const PASSED_OVER: Duration = Duration::from_secs(10);
 pub(crate) const FENCE: Duration = Duration::from_secs(72 * 60 * 60);
 /// Below this, a renewal lets the fence live longer: the longest ttl, and a day.
 const FENCE_MIN: Duration = Duration::from_secs(48 * 60 * 60);
+/// Tokens are set aside while they are ahead of the clock by no more than that: a store that has forgotten them goes by the
+/// clock, and must not come below them.
+const AHEAD: Duration = Duration::from_millis(1);
 
 /// How the keys of a lock are laid out, by number. It is the name of the fence's one member: who finds another there must
 /// not touch the locks.
@@ -53,6 +56,7 @@ impl Scripts {
                 .replace("@WAITERS_MAX@", &rules.waiters_max.to_string())
                 .replace("@SKIP_MS@", &ms(PASSED_OVER.min(rules.line_ttl)))
                 .replace("@LAYOUT@", LAYOUT)
+                .replace("@AHEAD_US@", &AHEAD.as_micros().to_string())
                 .replace("@FENCE_MS@", &ms(FENCE))
                 .replace("@FENCE_MIN_MS@", &ms(FENCE_MIN));
             let hash = redis::Script::new(&code).get_hash().to_owned();

@@ -237,6 +237,35 @@ async fn whoever_was_handed_a_lost_lock_is_told() {
     assert_eq!(leftovers(&server.url()).await, Vec::<String>::new());
 }
 
+/// Whoever wants a lock for a short time only is not handed one that is kept for longer: should it die, the others need not
+/// wait any longer than it said. And the store keeps a lock for as long as its holder believes.
+#[tokio::test]
+async fn a_lock_is_kept_as_long_as_believed_and_no_longer_than_wanted() {
+    let server = Server::start(Kind::Redis7);
+    let redis = connect(&server.url(), Rules::DEFAULT).await;
+    let first = claim("handed/terms", Mode::Exclusive, TTL);
+    assert!(matches!(redis.attempt(&first, Line::Join).await.unwrap(), Attempt::Granted(_)));
+    let mut line = Vec::new();
+    for seconds in [30, 30, 1, 30, 2, 30, 30, 30] {
+        let claim = claim("handed/terms", Mode::Exclusive, Duration::from_secs(seconds));
+        line.push(Waiter::join(&redis, claim).await);
+    }
+    let mut last = first;
+    for waiter in line {
+        assert_eq!(redis.release(&last, Trail::Clean).await.unwrap(), Released::Held);
+        let (claim, grant) = waiter.served().await;
+        let (state, now) = (holder(&redis, &claim).await, SystemClock.now());
+        let left = state.holders[0].expires_in.expect("it expires");
+        assert_eq!(state.holders[0].token, Some(grant.token));
+        let slack = Duration::from_millis(2);
+        assert!(now + left + slack >= grant.since + grant.ttl, "{left:?} left, believes {:?}", grant.ttl);
+        assert!(left <= claim.ttl.get(), "{left:?} left of {:?}", claim.ttl);
+        last = claim;
+    }
+    assert_eq!(redis.release(&last, Trail::Clean).await.unwrap(), Released::Held);
+    assert_eq!(leftovers(&server.url()).await, Vec::<String>::new());
+}
+
 /// An operator has taken the lock away, and another process has it: nobody here hands it on.
 #[tokio::test]
 async fn an_evicted_lock_is_not_handed_on() {

@@ -55,7 +55,9 @@ impl Queue {
             let unknown = || Party { id: last, label: label.clone(), reason: None, ..holder.who.clone() };
             holder.who = heir.map_or_else(unknown, |heir| heir.who);
             (holder.token, holder.since) = (token.get(), now.micros);
-            (holder.expires, holder.evicted) = (now.after(ttl), None);
+            // Never less than was left: who holds now may believe in that.
+            let left = holder.expires.min(now.after(rules.first_ttl));
+            (holder.expires, holder.evicted) = (left.max(now.after(ttl)), None);
         }
         Step { answer: Some(ttl), notices }
     }

@@ -57,6 +57,11 @@ pub(super) const SLIPS: &[(&str, &str, &str)] = &[
     ("who had its turn stands in line", "  leave(after)\n", ""),
     ("others leave the line with them", "in_order = in_order and first[i] == id", "in_order = true"),
     ("whoever is handed a lock holds too long", "math.min(heir.time, 5000) or", "heir.time or"),
+    (
+        "whoever is handed a lock holds for less than it believes",
+        "local lasts = ttl < 5000 and math.max(ttl, math.min(redis.call('PTTL', main), 5000)) or ttl",
+        "local lasts = ttl",
+    ),
     ("the same token is set aside twice", "redis.call('ZINCRBY', fence, whole(#heirs - 1), '4')", ""),
     ("the same token is set aside twice, in a release", "call('ZINCRBY', KEYS[1], #heirs, '4')", ""),
     ("an eviction is handed on", "if held.id == last then", "if held.id == last or held.marked then"),

@@ -9,7 +9,7 @@
 --
 -- Whoever holds alone may hand its lock on to whom it likes: nobody else gets it before it ends. Those that have had their
 -- turn leave the line. If none of them holds as far as the store knows, the lock is lost. The tokens from the first in line
--- on are set aside: nobody else gets them.
+-- on are set aside: nobody else gets them. None are while tokens are ahead of the clock: after a flush they go by the clock.
 
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
@@ -64,9 +64,11 @@ local function hand_on(wants, token, value)
   else
     local beside = not held.marked and string.match(held.text, '^\nx([+*]%d+)\n', #held.value + 1) or '*0'
     local text = string.format('%s\nx%s\n%d\n%d\n%s\n%s', value, beside, now, token, ARGV[2], heir and heir.reason or '')
-    redis.call('SET', main, text, 'PXAT', whole(now + ttl))
+    -- Never less than was left: who holds now may believe in that. Mostly it is more, and nobody need look.
+    local lasts = ttl < @FIRST_TTL_MS@ and math.max(ttl, math.min(redis.call('PTTL', main), @FIRST_TTL_MS@)) or ttl
+    redis.call('SET', main, text, 'PXAT', whole(now + lasts))
   end
-  local heirs = wants > 0 and redis.call('LRANGE', q, '0', whole(wants - 1)) or {}
+  local heirs = wants > 0 and token <= now_us + @AHEAD_US@ and redis.call('LRANGE', q, '0', whole(wants - 1)) or {}
   local number = 0
   if #heirs > 0 then
     number = next_token()

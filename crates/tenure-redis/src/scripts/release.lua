@@ -71,7 +71,9 @@ if count == 1 then
           if not is_ours then
             return {now_us, 'H'}
           end
-          local heirs = wants ~= '0' and call('LRANGE', q, '0', wants - 1) or {}
+          -- Not while tokens are ahead of the clock: after a flush they go by the clock.
+          local may_name = wants ~= '0' and number - now_us <= @AHEAD_US@
+          local heirs = may_name and call('LRANGE', q, '0', wants - 1) or {}
           if heirs[1] then
             call('ZINCRBY', KEYS[1], #heirs, '@LAYOUT@')
           end
