@@ -242,6 +242,11 @@ impl Inner {
         news: oneshot::Receiver<News>,
     ) -> Grant {
         self.pushes.hold(claim.id, token);
+        if !self.succession.is_idle()
+            && let Some(lost) = self.succession.granted(&self.layout.keys(&claim.name), claim.id, token)
+        {
+            self.pushes.tell(lost, News::Lost);
+        }
         Grant { token, ttl, since, revoked: Some(self.revoked(claim, token, news)) }
     }
 

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
@@ -190,10 +190,10 @@ impl<'a> Parcel<'a> {
 
     /// What everybody is answered. First of all, whoever got the lock is told.
     fn hand_out(&self, opened: Opened) -> Answer<Vec<Answer<Answered>>> {
-        let Opened { answered, mut told, sent } = opened;
+        let Opened { answered, mut told, heard } = opened;
         // The lock went to a claim of ours. Answers are read by different tasks: it may have ended meanwhile.
         if let (Some(Value::BulkString(push)), [Request { keys, .. }]) = (told.next(), self.requests) {
-            if self.inner.came_here(keys, &push, told, sent) {
+            if self.inner.came_here(keys, &push, told, heard) {
                 // Somebody awaited it a moment ago: whoever ends it sees to it that it is handed on.
                 self.inner.pushes.receive(&push, self.inner.clock.now());
             } else {
@@ -226,7 +226,7 @@ impl<'a> Parcel<'a> {
         if is_release {
             self.inner.hands_to_own.store(told.len() > 0, Ordering::Relaxed);
         }
-        Ok(Opened { answered, told, sent: reply.sent })
+        Ok(Opened { answered, told, heard: (reply.sent, reply.live.is_retired.clone()) })
     }
 }
 
@@ -258,7 +258,8 @@ struct Opened {
     answered: Vec<Answer<Answered>>,
     /// A push for a claim of ours, and who is next in line.
     told: std::vec::IntoIter<Value>,
-    sent: BootInstant,
+    /// When that was asked, and whether the connection has ended since.
+    heard: (BootInstant, Arc<AtomicBool>),
 }
 
 impl Batch {
@@ -453,7 +454,12 @@ impl Carrier {
 impl Drop for Carrier {
     fn drop(&mut self) {
         if !self.is_over {
-            (self.which)(&self.inner).state().carriers -= 1;
+            let mut state = (self.which)(&self.inner).state();
+            state.carriers -= 1;
+            // Nobody comes for them any more, unless somebody asks: they are told that nothing became of it.
+            let left = if state.carriers == 0 { std::mem::take(&mut state.waiting) } else { VecDeque::new() };
+            drop(state);
+            drop(left);
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Handing locks on within this process: tells the claims that hold, and the store of them. See `succession.rs`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::future::{join, join_all};
 use redis::{Cmd, Value};
 use tenure_core::{
     Answer, BootInstant, Claim, ClaimId, Label, Mode, Released, Renewal, StoreError, Tie, Trail,
@@ -17,7 +18,7 @@ use crate::pushes::{self, News, PushedGrant};
 use crate::renewals;
 use crate::reply::{self, garbled, text, unsigned};
 use crate::scripts::{Call, Script};
-use crate::succession::{Begun, Confirmed, End, HEIRS_MAX, Heir, Inheritance, Link, Report, numbered};
+use crate::succession::{Begun, Came, Confirmed, End, HEIRS_MAX, Heir, Inheritance, Link, Report, numbered};
 use crate::supervisor::{Live, Reply, is_without_script};
 
 impl Inner {
@@ -28,7 +29,7 @@ impl Inner {
         keys: &Keys,
         push: &[u8],
         next: impl ExactSizeIterator<Item = Value>,
-        sent: BootInstant,
+        (sent, is_cut): (BootInstant, Arc<AtomicBool>),
     ) -> bool {
         if next.len() == 0 && self.succession.is_idle() {
             return false;
@@ -36,8 +37,8 @@ impl Inner {
         let Some((id, PushedGrant { token, ttl, .. })) = pushes::grant_in(push, sent) else { return false };
         let next = next.map_while(|id| ClaimId::from_hex(text(&id)?));
         let (awaits, ours) = (|id| self.pushes.awaits(id), |id| self.pushes.may_inherit(id));
-        let first = (id, Inheritance { token, since: sent, ttl });
-        let begun = self.succession.begin(keys, first, next, awaits, ours, self.clock.now());
+        let came = Came { first: id, grant: Inheritance { token, since: sent, ttl }, next, is_cut };
+        let begun = self.succession.begin(keys, came, awaits, ours, self.clock.now());
         if let Begun { lost: Some(lost), .. } = begun {
             self.pushes.tell(lost, News::Lost);
         }
@@ -68,9 +69,14 @@ impl Inner {
             }
             End::Last(link) => {
                 let (inner, id, value) = (self.clone(), claim.id, value_of(claim));
-                let end =
-                    async move { link.in_turn(|| inner.end_last(&keys, id, value, trail, &link)).await };
-                CarriedThrough::new(end).await
+                CarriedThrough::new(async move {
+                    let (here, shared) = (inner, link.clone());
+                    let end = || {
+                        Box::pin(async move { here.end_last(&keys, id, value, trail, &shared).await }) as _
+                    };
+                    link.in_turn(|| None, end).await
+                })
+                .await
             }
         }
     }
@@ -89,6 +95,7 @@ impl Inner {
             let terms = Terms::Release { trail };
             let request = Request { keys: keys.clone(), value: value.clone(), terms };
             let mut heard = Err(StoreError::unknown("no answer"));
+            link.is_asked();
             let answered = self.releases.call_after(self, &call, request, |reply| {
                 heard = call.open(reply).map(|confirmed| match confirmed {
                     Some(_) => self.succession.known(keys, id),
@@ -100,8 +107,13 @@ impl Inner {
                 // One after the other then: the release has come too early, and only took the claim out of the line.
                 Err(error) if is_without_script(&error) => {}
                 Err(error) => return Err(error),
-                Ok(()) => return reply::released(&answered?.item),
+                Ok(()) => {
+                    let answered = answered?;
+                    link.is_answered();
+                    return reply::released(&answered.item);
+                }
             }
+            link.is_answered();
         }
         self.tell_in_turn(keys, id, link).await?;
         self.succession.known(keys, id);
@@ -120,35 +132,46 @@ impl Inner {
         }
     }
 
-    /// Renews claims; first, the store must know that they hold.
+    /// Renews claims. Of some, the store must hear first that they hold; the others do not wait for that.
     pub(crate) async fn renew(self: &Arc<Self>, claims: &[Arc<Claim>]) -> Vec<Answer<Renewal>> {
         if self.succession.is_idle() {
             return renewals::renew(self, claims).await;
         }
-        let known = claims.iter().map(|claim| self.make_known(claim));
-        let known = futures_util::future::join_all(known).await;
-        let renewed = renewals::renew(self, claims).await;
-        let answers = claims.iter().zip(known).zip(renewed).map(|((claim, known), answer)| {
-            known?;
-            if matches!(answer, Ok(Renewal::Lost(_))) {
-                self.succession.stop(&self.layout.keys(&claim.name), claim.id);
-            }
-            answer
+        let is_unheard =
+            |claim: &Claim| self.succession.unheard(&self.layout.keys(&claim.name), claim.id).is_some();
+        let (unheard, known): (Vec<usize>, Vec<usize>) =
+            (0..claims.len()).partition(|i| is_unheard(&claims[*i]));
+        let told_and_renewed = unheard.iter().map(|i| async move {
+            self.make_known(&claims[*i]).await?;
+            renewals::renew(self, &claims[*i..=*i]).await.remove(0)
         });
-        answers.collect()
+        let at_once: Vec<_> = known.iter().map(|i| claims[*i].clone()).collect();
+        let (at_once, then) =
+            join(renewals::renew(self, &at_once), Box::pin(join_all(told_and_renewed))).await;
+        let mut answers: Vec<_> =
+            known.into_iter().zip(at_once).chain(unheard.iter().copied().zip(then)).collect();
+        answers.sort_unstable_by_key(|(i, _)| *i);
+        for (i, answer) in &answers {
+            if matches!(answer, Ok(Renewal::Lost(_))) {
+                self.succession.stop(&self.layout.keys(&claims[*i].name), claims[*i].id);
+            }
+        }
+        answers.into_iter().map(|(_, answer)| answer).collect()
     }
 
     /// Lets the store hear of all that have held a lock, if it has not heard of the claim. One request at a time: whoever
     /// comes meanwhile is told of in the next.
     async fn tell(self: &Arc<Self>, keys: &Keys, id: ClaimId, link: &Arc<Link>) -> Answer<Released> {
-        link.in_turn(|| self.tell_in_turn(keys, id, link)).await
+        let settled = || (!self.succession.must_be_told(keys, id)).then(|| link.verdict());
+        let request = || {
+            let (inner, keys, link) = (self.clone(), keys.clone(), link.clone());
+            Box::pin(async move { inner.tell_in_turn(&keys, id, &link).await }) as _
+        };
+        link.in_turn(settled, request).await
     }
 
     async fn tell_in_turn(self: &Arc<Self>, keys: &Keys, id: ClaimId, link: &Arc<Link>) -> Answer<Released> {
-        let Some(report) = self.succession.report(keys, id) else {
-            let is_lost = link.is_lost.load(Ordering::Acquire);
-            return Ok(if is_lost { Released::Absent } else { Released::Held });
-        };
+        let Some(report) = self.succession.report(keys, id) else { return link.verdict() };
         let last = report.last.id;
         let call = HandOn::new(self, keys, report, self.newcomers.standing(keys).min(HEIRS_MAX));
         let ours = |id| self.pushes.may_inherit(id);
@@ -163,7 +186,7 @@ impl Inner {
                 if let Some(last) = self.succession.lost(keys, link) {
                     self.pushes.tell(last, News::Lost);
                 }
-                Ok(Released::Absent)
+                link.verdict()
             }
         }
     }
@@ -201,7 +224,8 @@ impl<'a> HandOn<'a> {
             return Err(garbled("no ttl"));
         };
         let next = numbered(first, next.iter().map_while(|id| ClaimId::from_hex(text(id)?)));
-        Ok(Some(Confirmed { since: reply.sent, ttl: Duration::from_millis(ttl), next }))
+        let is_cut = reply.live.is_retired.clone();
+        Ok(Some(Confirmed { since: self.inner.clock.now(), ttl: Duration::from_millis(ttl), next, is_cut }))
     }
 }
 

@@ -185,7 +185,7 @@ impl Pushes {
     pub(crate) fn hold(&self, id: ClaimId, token: FencingToken) {
         self.with(|registry| {
             if let Some(listener) = registry.listeners.get_mut(&id) {
-                listener.token = Some(token);
+                (listener.token, listener.may_inherit) = (Some(token), None);
             }
         });
     }

@@ -9,12 +9,13 @@
 //! See `docs/decisions/0013-handed-on-before-the-store-hears.md`.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tenure_core::{Answer, BootInstant, ClaimId, FencingToken, Label, StoreError};
-use tokio::sync::Mutex as Turns;
+use tenure_core::{Answer, BootInstant, BoxFuture, ClaimId, FencingToken, Label, Released, StoreError};
+use tokio::sync::Notify;
 
 use crate::keys::Keys;
 
@@ -76,6 +77,10 @@ struct Chain {
     ttl: Duration,
     /// When that was heard of here.
     heard_at: BootInstant,
+    /// Whether the connection over which it was heard has ended: what the store said then may be void by now.
+    is_cut: Arc<AtomicBool>,
+    /// The last of them is ending at the store: nothing is handed on any more.
+    is_closing: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,31 +92,110 @@ pub(crate) struct Heir {
 /// What those that have held a lock in turn share.
 #[derive(Debug, Default)]
 pub(crate) struct Link {
-    /// One request at a time: the last that failed, by its number.
-    turns: Turns<Option<(u64, StoreError)>>,
-    /// How many requests have begun.
-    begun: AtomicU64,
+    turns: Mutex<Turns>,
+    /// A request has ended.
+    ended: Notify,
     /// The store knew none of them.
-    pub(crate) is_lost: AtomicBool,
+    is_lost: AtomicBool,
+    /// A release of the last of them may have been carried out, and nobody knows: it may know none of them for that.
+    is_doubtful: AtomicBool,
+}
+
+/// One request at a time.
+#[derive(Debug, Default)]
+struct Turns {
+    /// How many have begun.
+    begun: u64,
+    is_under_way: bool,
+    /// The last that failed, by its number.
+    failed: Option<(u64, StoreError)>,
+}
+
+/// The one request of a link that is under way. Over when this is dropped, also with its runtime.
+struct Turn(Arc<Link>);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.turns().is_under_way = false;
+        self.0.ended.notify_waiters();
+    }
 }
 
 impl Link {
-    /// Makes a request when it is its turn. If one that began after this was called has failed meanwhile, it was made for this
-    /// caller, too: a store that is silent makes nobody wait for more than two requests.
-    pub(crate) async fn in_turn<T, F: Future<Output = Answer<T>>>(
-        &self,
-        request: impl FnOnce() -> F,
-    ) -> Answer<T> {
-        let came = self.begun.load(Ordering::SeqCst);
-        let mut failed = self.turns.lock().await;
-        if let Some((_, error)) = failed.as_ref().filter(|(number, _)| *number > came) {
-            return Err(error.clone());
-        }
-        let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
-        let answer = request().await;
-        *failed = answer.as_ref().err().map(|error| (number, error.clone()));
-        answer
+    fn turns(&self) -> MutexGuard<'_, Turns> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Makes a request when it is its turn, unless it is `settled` by then. If one that began after this was called has
+    /// failed meanwhile, it was made for this caller, too: a store that is silent makes nobody wait for more than two
+    /// requests. The request is a task of its own: others wait for it, also if its caller does not look.
+    pub(crate) async fn in_turn<T: Send + 'static>(
+        self: &Arc<Self>,
+        settled: impl Fn() -> Option<Answer<T>>,
+        request: impl FnOnce() -> BoxFuture<'static, Answer<T>>,
+    ) -> Answer<T> {
+        let came = self.turns().begun;
+        let (turn, number) = loop {
+            let mut ended = pin!(self.ended.notified());
+            // From here on, it misses no end.
+            ended.as_mut().enable();
+            if let Some(answer) = settled() {
+                return answer;
+            }
+            {
+                let mut turns = self.turns();
+                if let Some((_, error)) = turns.failed.as_ref().filter(|(number, _)| *number > came) {
+                    return Err(error.clone());
+                }
+                if !turns.is_under_way {
+                    turns.is_under_way = true;
+                    turns.begun += 1;
+                    break (Turn(self.clone()), turns.begun);
+                }
+            }
+            ended.await;
+        };
+        let request = request();
+        let task = tokio::spawn(async move {
+            let answer = request.await;
+            turn.0.turns().failed = answer.as_ref().err().map(|error| (number, error.clone()));
+            answer
+        });
+        task.await.unwrap_or_else(|_| Err(StoreError::unknown("the request was dropped on the way")))
+    }
+
+    /// The last of them is about to be released. Until that [is answered](Self::is_answered), nobody knows.
+    pub(crate) fn is_asked(&self) {
+        self.is_doubtful.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_answered(&self) {
+        self.is_doubtful.store(false, Ordering::SeqCst);
+    }
+
+    /// How a claim ended of which the store need hear nothing any more.
+    pub(crate) fn verdict(&self) -> Answer<Released> {
+        if !self.is_lost.load(Ordering::SeqCst) {
+            Ok(Released::Held)
+        } else if self.is_doubtful.load(Ordering::SeqCst) {
+            Err(StoreError::unknown(
+                "the store knows nothing of it, which may be for a release that it did not answer",
+            ))
+        } else {
+            Ok(Released::Absent)
+        }
+    }
+}
+
+/// A lock that has come here.
+#[derive(Debug)]
+pub(crate) struct Came<I> {
+    pub(crate) first: ClaimId,
+    pub(crate) grant: Inheritance,
+    /// Those that are next in line.
+    pub(crate) next: I,
+    /// Whether the connection over which it was heard has ended.
+    pub(crate) is_cut: Arc<AtomicBool>,
 }
 
 /// What becomes of a lock that has come here.
@@ -147,6 +231,7 @@ pub(crate) struct Confirmed {
     pub(crate) since: BootInstant,
     pub(crate) ttl: Duration,
     pub(crate) next: Vec<Heir>,
+    pub(crate) is_cut: Arc<AtomicBool>,
 }
 
 impl Chain {
@@ -156,6 +241,9 @@ impl Chain {
 
     /// Adds those that are next, as far as they are `ours`: nobody in between is passed over.
     fn extend(&mut self, next: Vec<Heir>, ours: impl Fn(ClaimId) -> bool) {
+        if self.is_closing {
+            return;
+        }
         for heir in next {
             let is_known = |other: &Heir| other.id == heir.id;
             if self.held.iter().any(is_known) || self.heirs.iter().any(is_known) {
@@ -176,7 +264,8 @@ impl Chain {
 
     /// Hands the lock on to the next that listens. Stops at one that does not at the moment: it is its turn.
     fn hand_on(&mut self, now: BootInstant, tell: impl Fn(ClaimId, Inheritance) -> Heard) -> bool {
-        if now.saturating_since(self.since) >= self.ttl / HANDED_ON_WITHIN {
+        let is_old = now.saturating_since(self.since) >= self.ttl / HANDED_ON_WITHIN;
+        if is_old || self.is_cut.load(Ordering::Acquire) {
             self.heirs.clear();
         }
         while let Some(heir) = self.heirs.pop_front() {
@@ -191,6 +280,15 @@ impl Chain {
             }
         }
         false
+    }
+
+    /// The store has not heard of its last, and never will. Answers who that is.
+    fn give_up(self) -> ClaimId {
+        if self.is_closing {
+            self.link.is_asked();
+        }
+        self.link.is_lost.store(true, Ordering::SeqCst);
+        self.last().id
     }
 }
 
@@ -220,38 +318,41 @@ impl Succession {
         next.min(HEIRS_MAX)
     }
 
-    /// The store has given the lock to `first`, and named those that are next: `ours` tells which are. Of no consequence if
-    /// it is old news: `first` has ended, or another has held since.
+    /// The store has given the lock to a claim, and named those that are next: `ours` tells which are. Of no consequence if
+    /// it is old news: the claim has ended, or another has held since.
     pub(crate) fn begin(
         &self,
         keys: &Keys,
-        first: (ClaimId, Inheritance),
-        next: impl Iterator<Item = ClaimId>,
+        came: Came<impl Iterator<Item = ClaimId>>,
         awaits: impl Fn(ClaimId) -> bool,
         ours: impl Fn(ClaimId) -> bool,
         now: BootInstant,
     ) -> Begun {
-        let (id, Inheritance { token, since, ttl }) = first;
+        let Came { first, grant: Inheritance { token, since, ttl }, next, is_cut } = came;
         let next = numbered(token.get() + 1, next);
-        let held = vec![Heir { id, token }];
         let mut chain = Chain {
             link: Arc::default(),
-            held,
+            held: vec![Heir { id: first, token }],
             label: None,
             heirs: VecDeque::new(),
             since,
             ttl,
             heard_at: now,
+            is_cut,
+            is_closing: false,
         };
         // Either whoever ends `first` sees this, or we see that it ends.
         self.beginning.fetch_add(1, Ordering::SeqCst);
         let begun = self.with(|chains| {
             let is_old = chains.get(keys).is_some_and(|known| known.last().token > token);
-            if is_old || !awaits(id) {
+            if is_old || !awaits(first) {
                 return Begun::default();
             }
             if chains.len() >= SWEPT_FROM {
-                chains.retain(|_, chain| chain.held.len() > 1 || now < chain.since + chain.ttl);
+                let over = chains.extract_if(|_, chain| now >= chain.since + chain.ttl);
+                for (_, chain) in over {
+                    chain.give_up();
+                }
             }
             chain.extend(next, ours);
             let before = chains.remove(keys);
@@ -259,15 +360,22 @@ impl Succession {
             if has_heirs {
                 chains.insert(keys.clone(), chain);
             }
-            // The store has not heard of its last, and never will.
-            let lost = before.filter(|chain| chain.held.len() > 1).map(|before| {
-                before.link.is_lost.store(true, Ordering::Release);
-                before.last().id
-            });
+            let lost = before.filter(|chain| chain.held.len() > 1).map(Chain::give_up);
             Begun { has_heirs, lost }
         });
         self.beginning.fetch_sub(1, Ordering::SeqCst);
         begun
+    }
+
+    /// The store has given the lock to a claim here in another way: what it said before is void. Answers who has lost it.
+    pub(crate) fn granted(&self, keys: &Keys, id: ClaimId, token: FencingToken) -> Option<ClaimId> {
+        self.with(|chains| {
+            let last = chains.get(keys)?.last();
+            if last.id == id || last.token >= token {
+                return None;
+            }
+            chains.remove(keys).map(Chain::give_up)
+        })
     }
 
     /// A claim ends. Hands its lock on, if it `may`.
@@ -294,7 +402,8 @@ impl Succession {
                 return End::HandedOn(chain.link.clone());
             }
             chain.heirs.clear();
-            if place > 0 {
+            if place > 0 || chain.is_closing {
+                chain.is_closing = true;
                 return End::Last(chain.link.clone());
             }
             chains.remove(keys);
@@ -312,6 +421,14 @@ impl Succession {
         let chains = self.chains();
         let chain = chains.get(keys)?;
         (chain.held.len() > 1 && chain.last().id == id).then(|| chain.link.clone())
+    }
+
+    /// Whether there is something that the store has not heard of the claim.
+    pub(crate) fn must_be_told(&self, keys: &Keys, id: ClaimId) -> bool {
+        let chains = self.chains();
+        chains
+            .get(keys)
+            .is_some_and(|chain| chain.held.len() > 1 && chain.held.iter().any(|heir| heir.id == id))
     }
 
     /// What the store has not heard of the claim: that it holds, or that it does not any more.
@@ -339,6 +456,7 @@ impl Succession {
         let Some(place) = chain.held.iter().position(|heir| heir.id == last) else { return };
         chain.held.drain(..place);
         (chain.since, chain.ttl, chain.heard_at) = (confirmed.since, confirmed.ttl, now);
+        chain.is_cut = confirmed.is_cut;
         chain.extend(confirmed.next, ours);
     }
 
@@ -353,7 +471,7 @@ impl Succession {
 
     /// The lock is not ours any more. Answers who held it here.
     pub(crate) fn lost(&self, keys: &Keys, link: &Arc<Link>) -> Option<ClaimId> {
-        link.is_lost.store(true, Ordering::Release);
+        link.is_lost.store(true, Ordering::SeqCst);
         self.with(|chains| {
             let is_it = chains.get(keys).is_some_and(|chain| Arc::ptr_eq(&chain.link, link));
             if is_it { chains.remove(keys).map(|chain| chain.last().id) } else { None }
@@ -378,5 +496,7 @@ pub(crate) fn numbered(first: u64, ids: impl Iterator<Item = ClaimId>) -> Vec<He
     (first..).zip(ids).map(|(token, id)| Heir { id, token: FencingToken::new(token) }).collect()
 }
 
+#[cfg(test)]
+mod simulation;
 #[cfg(test)]
 mod tests;

@@ -63,7 +63,7 @@ type Connected = Result<Arc<Live>, StoreError>;
 pub(crate) struct Live {
     connection: MultiplexedConnection,
     pub(crate) server: Server,
-    is_retired: Arc<AtomicBool>,
+    pub(crate) is_retired: Arc<AtomicBool>,
     /// The store's clock minus ours in µs, as of the newest answer: never too little.
     store_ahead: AtomicI64,
     /// Whether pushes reach this process.

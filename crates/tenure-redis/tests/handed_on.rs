@@ -6,61 +6,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use common::line::{TTL, Waiter, line_of};
 use common::{ask, calls, claim, connect, leftovers, seed};
 use futures_util::FutureExt;
 use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::queue::Rules;
 use tenure_core::{
-    Attempt, Backend, BoxFuture, Claim, Eviction, Grant, Line, LockState, Locks, Mode, Reason, Released,
-    Renewal, StoreError, Tie, Trail, Why,
+    Attempt, Backend, Claim, Eviction, Line, LockState, Locks, Mode, Reason, Released, Renewal, StoreError,
+    Tie, Trail, Why,
 };
 use tenure_redis::Redis;
 use tenure_testkit::proxy::{Fault, Proxy, Way};
 use tenure_testkit::servers::{Kind, Server};
-
-const TTL: Duration = Duration::from_secs(30);
-
-/// A claim that stands in line, and what it will be told.
-struct Waiter {
-    claim: Claim,
-    signal: BoxFuture<'static, Option<Grant>>,
-}
-
-impl Waiter {
-    async fn join(redis: &Redis, claim: Claim) -> Self {
-        let mut signal = match redis.attempt(&claim, Line::Join).await.unwrap() {
-            Attempt::Busy(busy) => busy.wake.signal.expect("it is in line"),
-            other => panic!("{other:?}"),
-        };
-        // From its first look on it is counted.
-        assert!((&mut signal).now_or_never().is_none());
-        Self { claim, signal }
-    }
-
-    /// It holds already.
-    fn holds(self) -> (Claim, Grant) {
-        let told = self.signal.now_or_never().expect("it was told nothing");
-        (self.claim, told.expect("it was told to look"))
-    }
-
-    async fn served(self) -> (Claim, Grant) {
-        let told = tokio::time::timeout(Duration::from_secs(20), self.signal).await;
-        (self.claim, told.expect("it was told nothing").expect("it was told to look"))
-    }
-}
-
-/// A claim that holds, to which the store has just given the lock, and those of the same process that stand in line behind
-/// it: it knows them.
-async fn line_of(redis: &Redis, name: &str, behind: usize) -> ((Claim, Grant), Vec<Waiter>) {
-    let first = claim(name, Mode::Exclusive, TTL);
-    assert!(matches!(redis.attempt(&first, Line::Join).await.unwrap(), Attempt::Granted(_)));
-    let mut line = Vec::new();
-    for _ in 0..=behind {
-        line.push(Waiter::join(redis, claim(name, Mode::Exclusive, TTL)).await);
-    }
-    assert_eq!(redis.release(&first, Trail::Clean).await.unwrap(), Released::Held);
-    (line.remove(0).holds(), line)
-}
 
 async fn holder(redis: &Redis, claim: &Claim) -> LockState {
     let state = redis.inspect(&claim.name).await.unwrap();

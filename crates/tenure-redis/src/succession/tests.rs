@@ -27,7 +27,8 @@ fn begun(succession: &Succession, first: u8, token: u64, next: &[u8]) -> Begun {
     let grant = Inheritance { token: FencingToken::new(token), since: SINCE, ttl: TTL };
     let ours = |other: ClaimId| other.as_bytes()[0] < 100;
     let next = next.iter().copied().map(id);
-    succession.begin(&keys(), (id(first), grant), next, |_| true, ours, SINCE + ROUND_TRIP)
+    let came = Came { first: id(first), grant, next, is_cut: Arc::default() };
+    succession.begin(&keys(), came, |_| true, ours, SINCE + ROUND_TRIP)
 }
 
 /// Ends a claim; answers how, and who was told what.
@@ -90,7 +91,12 @@ fn what_the_store_has_heard_is_not_told_again_and_it_names_more() {
     }
     let since = SINCE + Duration::from_secs(1);
     // It had heard of the third when it answered; those that it names are known in part.
-    let confirmed = Confirmed { since, ttl: TTL, next: numbered(90, [4, 5, 6, 200].map(id).into_iter()) };
+    let confirmed = Confirmed {
+        since,
+        ttl: TTL,
+        next: numbered(90, [4, 5, 6, 200].map(id).into_iter()),
+        is_cut: Arc::default(),
+    };
     succession.heard(&keys(), id(3), confirmed, |other| other.as_bytes()[0] < 100, since + ROUND_TRIP);
     assert_eq!(held(&succession, 2), None, "it knows");
     assert_eq!(held(&succession, 4), Some([3, 4].map(id).to_vec()));
@@ -154,7 +160,8 @@ fn old_news_is_of_no_consequence() {
     // And of one that is ending, the store hears itself.
     let succession = Succession::default();
     let grant = Inheritance { token: FencingToken::new(70), since: SINCE, ttl: TTL };
-    succession.begin(&keys(), (id(1), grant), [id(2)].into_iter(), |_| false, |_| true, SINCE);
+    let came = Came { first: id(1), grant, next: [id(2)].into_iter(), is_cut: Arc::default() };
+    succession.begin(&keys(), came, |_| false, |_| true, SINCE);
     assert!(succession.is_idle());
 }
 
@@ -169,21 +176,95 @@ fn a_lock_that_was_lost_is_not_handed_on() {
     let (how, told) = end(&succession, 2, Duration::ZERO, all_hear);
     assert!(matches!(how, End::Last(_)) && told.is_empty(), "{how:?}");
     assert_eq!(succession.lost(&keys(), &link), Some(id(2)));
-    assert!(link.is_lost.load(Ordering::Acquire) && succession.is_idle());
+    assert_eq!(link.verdict().unwrap(), Released::Absent);
+    assert!(succession.is_idle());
+}
+
+/// The store has given the lock to a claim here in another way: it had forgotten what it said.
+#[test]
+fn what_the_store_said_before_it_gave_the_lock_anew_is_void() {
+    let succession = Succession::default();
+    begun(&succession, 1, 70, &[2, 3, 4, 5]);
+    assert_eq!(succession.granted(&keys(), id(1), FencingToken::new(70)), None, "that is the same");
+    assert_eq!(succession.granted(&keys(), id(9), FencingToken::new(60)), None, "old news");
+    let (how, _) = end(&succession, 1, Duration::ZERO, all_hear);
+    let End::HandedOn(link) = how else { panic!("{how:?}") };
+    assert_eq!(succession.granted(&keys(), id(3), FencingToken::new(990)), Some(id(2)));
+    assert!(succession.is_idle());
+    assert_eq!(link.verdict().unwrap(), Released::Absent);
+}
+
+/// Over another connection it may be another store.
+#[test]
+fn nothing_is_handed_on_once_the_connection_has_ended() {
+    let succession = Succession::default();
+    let grant = Inheritance { token: FencingToken::new(70), since: SINCE, ttl: TTL };
+    let is_cut: Arc<AtomicBool> = Arc::default();
+    let came = Came { first: id(1), grant, next: [2, 3, 4, 5].map(id).into_iter(), is_cut: is_cut.clone() };
+    succession.begin(&keys(), came, |_| true, |_| true, SINCE + ROUND_TRIP);
+    is_cut.store(true, Ordering::Release);
+    let (how, told) = end(&succession, 1, Duration::from_millis(1), all_hear);
+    assert!(matches!(how, End::AsStored) && told.is_empty(), "{how:?}");
+}
+
+/// The last of them is being released. Whoever the store names meanwhile is the store's to serve.
+#[test]
+fn whoever_is_being_released_hands_nothing_on() {
+    let succession = Succession::default();
+    begun(&succession, 1, 70, &[2, 3]);
+    end(&succession, 1, ROUND_TRIP, all_hear);
+    end(&succession, 2, ROUND_TRIP, all_hear);
+    let (how, _) = end(&succession, 3, ROUND_TRIP, all_hear);
+    let End::Last(link) = how else { panic!("{how:?}") };
+    let next = numbered(90, [4, 5, 6, 7].map(id).into_iter());
+    let confirmed = Confirmed { since: SINCE, ttl: TTL, next, is_cut: Arc::default() };
+    succession.heard(&keys(), id(3), confirmed, |_| true, SINCE + ROUND_TRIP);
+    let (how, told) = end(&succession, 3, ROUND_TRIP, all_hear);
+    assert!(matches!(how, End::Last(_)) && told.is_empty(), "{how:?} {told:?}");
+    // If the release went unanswered, that may be why the store knows none of them.
+    link.is_asked();
+    succession.lost(&keys(), &link);
+    assert!(matches!(link.verdict(), Err(StoreError::Unknown(_))));
+    link.is_answered();
+    assert_eq!(link.verdict().unwrap(), Released::Absent);
+}
+
+/// A request goes on if its caller does not look, and if it is dropped.
+#[tokio::test]
+async fn a_caller_that_does_not_look_holds_nobody_up() {
+    let link = Arc::new(Link::default());
+    let request = || {
+        Box::pin(async {
+            tokio::task::yield_now().await;
+            Ok(1)
+        }) as BoxFuture<'static, _>
+    };
+    let mut idle = Box::pin(link.in_turn(|| None, request));
+    let mut waits = Box::pin(link.in_turn(|| None, request));
+    assert!((&mut idle).now_or_never().is_none() && (&mut waits).now_or_never().is_none());
+    assert_eq!(link.in_turn(|| None, request).await.unwrap(), 1);
+    assert_eq!(link.in_turn(|| None, request).await.unwrap(), 1, "nor does one that waits and does not look");
+    drop(waits);
+    assert_eq!(idle.await.unwrap(), 1);
+    let settled = link.in_turn(|| Some(Ok(2)), || panic!("nobody need ask"));
+    assert_eq!(settled.await.unwrap(), 2);
 }
 
 #[tokio::test]
 async fn a_silent_store_is_asked_once_for_all_that_wait() {
-    let (link, asked) = (Link::default(), AtomicU32::new(0));
+    let (link, asked) = (Arc::new(Link::default()), Arc::new(AtomicU32::new(0)));
     let (silence, mut silent) = tokio::sync::watch::channel(());
     silent.mark_unchanged();
     let ask = || {
-        let (asked, mut silent) = (&asked, silent.clone());
-        link.in_turn(move || async move {
-            asked.fetch_add(1, Ordering::SeqCst);
-            silent.changed().await.expect("it ends");
-            Err::<(), _>(StoreError::unknown("silence"))
-        })
+        let (link, asked, mut silent) = (link.clone(), asked.clone(), silent.clone());
+        let request = move || {
+            Box::pin(async move {
+                asked.fetch_add(1, Ordering::SeqCst);
+                silent.changed().await.expect("it ends");
+                Err::<(), _>(StoreError::unknown("silence"))
+            }) as BoxFuture<'static, _>
+        };
+        async move { link.in_turn(|| None, request).await }
     };
     let mut first = Box::pin(ask());
     assert!((&mut first).now_or_never().is_none());
@@ -197,7 +278,7 @@ async fn a_silent_store_is_asked_once_for_all_that_wait() {
         assert!(other.await.is_err());
     }
     assert_eq!(asked.load(Ordering::SeqCst), 2, "one that was under way, one for all the others");
-    assert!(link.in_turn(|| async { Ok(()) }).await.is_ok(), "later, anybody asks again");
+    assert!(link.in_turn(|| None, || Box::pin(async { Ok(()) })).await.is_ok(), "later, anybody asks again");
 }
 
 #[test]
@@ -208,7 +289,8 @@ fn locks_that_nobody_ended_are_forgotten() {
         let keys = layout.keys(&LockName::new(format!("{i}")).unwrap());
         let since = SINCE + Duration::from_millis(10) * u32::try_from(i).unwrap();
         let grant = Inheritance { token: FencingToken::new(1), since, ttl: TTL };
-        succession.begin(&keys, (id(1), grant), [id(2)].into_iter(), |_| true, |_| true, since);
+        let came = Came { first: id(1), grant, next: [id(2)].into_iter(), is_cut: Arc::default() };
+        succession.begin(&keys, came, |_| true, |_| true, since);
     }
     assert!(succession.chains().len() <= SWEPT_FROM, "{}", succession.chains().len());
 }

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
+pub(crate) mod line;
+
 use std::sync::Arc;
 use std::time::Duration;
 
