@@ -74,13 +74,7 @@ impl Redis {
                 tokio::spawn(async move { inner.release_orphan(orphan).await });
             }
         });
-        let first = supervisor
-            .ask(|_| {
-                let mut ping = Cmd::new();
-                ping.arg("PING");
-                ping
-            })
-            .await?;
+        let first = supervisor.ask(|_| redis::cmd("PING")).await?;
         let config = &supervisor.config;
         let means = first.live.server.means;
         let deployment = first.live.server.deployment;
@@ -175,7 +169,7 @@ impl Inner {
         };
         let call = Filled { script, arguments: 16, size: keys.size() + size + 200, fill };
         let mut reply = self.supervisor.run(&call, Watch::NO).await?;
-        let answers = self.supervisor.read(&mut reply, Some(asked.into_inner()))?;
+        let answers = self.supervisor.read(&mut reply, asked.into_inner())?;
         Ok((answers, reply))
     }
 
@@ -436,12 +430,9 @@ impl Backend for Redis {
 
     async fn forget(&self, name: &LockName) -> Answer<bool> {
         let record = self.inner.layout.keys(name).record();
-        let reply = self.inner.supervisor.ask(|_| {
-            let mut delete = Cmd::new();
-            delete.arg("DEL").arg(&record);
-            delete
-        });
-        unsigned(&reply.await?.value)
+        let mut delete = redis::cmd("DEL");
+        delete.arg(&record);
+        unsigned(&self.inner.supervisor.ask(|_| delete).await?.value)
             .map(|forgotten| forgotten > 0)
             .ok_or_else(|| garbled("nothing forgotten"))
     }
@@ -451,14 +442,17 @@ impl Backend for Redis {
             return native::inspect(&self.inner, name).await;
         }
         let keys = self.inner.layout.keys(name);
-        let fill = |_: &Live, command: &mut Cmd| {
+        let (supervisor, asked) = (&self.inner.supervisor, AtomicU64::new(0));
+        let fill = |live: &Live, command: &mut Cmd| {
             command.arg(1 + keys.count()).arg(self.inner.layout.fence());
             keys.write_to(command);
+            let name = supervisor.latest(live);
+            command.arg(name);
+            asked.store(name, Ordering::Relaxed);
         };
-        let script = &self.inner.supervisor.scripts.inspect;
-        let call = Filled { script, arguments: 4, size: keys.size(), fill };
-        let reply = self.inner.supervisor.run(&call, Watch::NO).await?;
-        reply::lock_state(name.clone(), reply.value)
+        let call = Filled { script: &supervisor.scripts.inspect, arguments: 5, size: keys.size() + 20, fill };
+        let reply = supervisor.run(&call, Watch::NO).await?;
+        reply::lock_state(name.clone(), supervisor.read_list(reply, asked.into_inner())?)
     }
 
     async fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Answer<LockPage> {
@@ -467,14 +461,9 @@ impl Backend for Redis {
         let mut cursor = after.unwrap_or("0").to_owned();
         let mut names = std::collections::BTreeSet::new();
         for _ in 0..SCAN_STEPS {
-            let reply = inner
-                .supervisor
-                .ask(|_| {
-                    let mut scan = Cmd::new();
-                    scan.arg("SCAN").arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN_COUNT);
-                    scan
-                })
-                .await?;
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN_COUNT);
+            let reply = inner.supervisor.ask(|_| scan).await?;
             let (next, keys): (String, Vec<Vec<u8>>) =
                 redis::from_redis_value(reply.value).map_err(|_| garbled("no scan"))?;
             let keys = keys.iter().filter_map(|key| std::str::from_utf8(key).ok());

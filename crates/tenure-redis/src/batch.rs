@@ -45,9 +45,9 @@ pub(crate) enum Terms {
 }
 
 impl Terms {
-    /// Adds what comes before the claims. Answers the name of the request, if it has one. As few arguments as may be: each
+    /// Adds what comes before the claims. Answers the name of the request. As few arguments as may be: each
     /// costs the server as much as half a command.
-    fn write_to(&self, inner: &Inner, live: &Live, wants: usize, command: &mut Cmd) -> Option<u64> {
+    fn write_to(&self, inner: &Inner, live: &Live, wants: usize, command: &mut Cmd) -> u64 {
         let (run_id, seen) = (&live.server.run_id, inner.seen.load(Ordering::Relaxed));
         match self {
             Self::Attempt { mode, line, ttl, reason } => {
@@ -66,15 +66,16 @@ impl Terms {
                 };
                 let reason = reason.as_ref().map_or("", Reason::as_str);
                 command.arg(*ttl).arg(joined(inner.supervisor.channel_of(live), reason));
-                Some(asked)
+                asked
             }
             Self::Release { trail } => {
                 // What is needed only if somebody waits.
                 let (channel, awaits) =
                     (inner.supervisor.channel_of(live), inner.supervisor.awaits_until(live));
                 command.arg(format!("{run_id}\n{seen}\n{channel}\n{awaits}\n{wants}"));
-                command.arg(if *trail == Trail::Clean { "c" } else { "d" });
-                None
+                let asked = inner.supervisor.latest(live);
+                command.arg(format!("{}{asked}", if *trail == Trail::Clean { 'c' } else { 'd' }));
+                asked
             }
         }
     }
@@ -136,7 +137,7 @@ struct Parcel<'a> {
     terms: &'a Terms,
     /// How many of those that are next in line the store is to name.
     wants: usize,
-    /// What the call is named, if it is.
+    /// What the call is named.
     asked: AtomicU64,
 }
 
@@ -210,8 +211,7 @@ impl<'a> Parcel<'a> {
             self.inner.pushes.tell_all_to_look();
         }
         let mut reply = reply?;
-        let asked = Some(self.asked.load(Ordering::Relaxed)).filter(|asked| *asked > 0);
-        let mut answers = self.inner.supervisor.read(&mut reply, asked)?;
+        let mut answers = self.inner.supervisor.read(&mut reply, self.asked.load(Ordering::Relaxed))?;
         let answered = self.requests.iter().map(|_| {
             let item = answers.next()?;
             let anchor = Anchor {
@@ -246,7 +246,7 @@ impl Call for Parcel<'_> {
         command.arg(self.inner.layout.fence());
         self.requests.iter().for_each(|request| request.keys.write_to(command));
         let asked = self.terms.write_to(self.inner, live, self.wants, command);
-        self.asked.store(asked.unwrap_or(0), Ordering::Relaxed);
+        self.asked.store(asked, Ordering::Relaxed);
         for request in self.requests {
             command.arg(&request.value);
         }

@@ -33,6 +33,9 @@ const FOUND: [u64; 1] = [1_458_551_009];
 /// Places are made unique by microseconds: waiting times are rounded.
 const HALF: Duration = Duration::from_micros(500);
 
+/// What every request is named, and until when (store µs) it is carried out.
+const ASKED: u64 = 9_007_199_254_740_991;
+
 /// Far from now: no key expires by the server's own clock.
 const START_MICROS: u64 = 4_000_000_000_000_000;
 
@@ -124,6 +127,7 @@ impl Real {
             let header: &[&str] = match script {
                 0 => &["0", "9007199254740991"],
                 2 => &[release_header(now)],
+                5 => &["9007199254740991"],
                 _ => &["run", "channel", "0", "9007199254740991"],
             };
             command.arg(header);
@@ -284,9 +288,7 @@ async fn real_step(
     set_aside: &mut SetAside,
 ) -> (String, Told) {
     let name = &claims[0].name;
-    // The release script repeats nothing.
-    let asked = (!matches!(verb, Verb::Release(..))).then_some(9_007_199_254_740_991);
-    let one = |reply: Value| Answers::parse(reply, asked).and_then(|mut answers| answers.next());
+    let one = |reply: Value| Answers::parse(reply, ASKED).and_then(|mut answers| answers.next());
     match verb {
         Verb::Attempt(i, line) => {
             let claim = &claims[*i];
@@ -328,9 +330,9 @@ async fn real_step(
         }
         Verb::Release(i, trail) => {
             let trail = if *trail == Trail::Clean { "c" } else { "d" };
-            let arguments = [trail.into(), value_of(&claims[*i])];
+            let arguments = [format!("{trail}{ASKED}"), value_of(&claims[*i])];
             let (reply, mut told) = real.run(2, name, now, &arguments).await.expect("an answer");
-            let mut answers = Answers::parse(reply, asked).expect("answers");
+            let mut answers = Answers::parse(reply, ASKED).expect("answers");
             let released = reply::released(&answers.next().expect("an answer")).expect("a release");
             if let Some(push) = answers.items.next() {
                 let push = told_by(text(&push).expect("text"));
@@ -496,6 +498,7 @@ async fn play(connection: &mut Real, seed: u64, hands_on: bool) -> Result<(), St
         tokens.push(queue.last_token());
         let expected_state = seen(&queue.inspect(moment, name.clone()));
         let (reply, _) = connection.run(5, &name, now, &[]).await.expect("an answer");
+        let reply = reply::without_name(reply, ASKED).expect("its name");
         let state = seen(&reply::lock_state(name.clone(), reply).expect("a state"));
         if (&answer, &told, &state) != (&expected, &expected_told, &expected_state) {
             return Err(format!(

@@ -131,7 +131,7 @@ impl Redis {
             Ok(time) => time,
             Err(error) => return Finding::problem("clock", format!("TIME failed: {error}"), "grant +time"),
         };
-        let theirs = seconds * 1_000_000 + micros;
+        let theirs = seconds.saturating_mul(1_000_000).saturating_add(micros);
         let offset = Duration::from_micros(theirs.abs_diff(wall)).saturating_sub(round_trip);
         let direction = if theirs > wall { "ahead of" } else { "behind" };
         if offset > CLOCK_OFFSET_MAX {

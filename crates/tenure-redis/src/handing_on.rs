@@ -213,7 +213,7 @@ impl<'a> HandOn<'a> {
     /// Reads the answer. Nothing if none of them holds as far as the store knows.
     fn open(&self, reply: Result<Reply, StoreError>) -> Answer<Option<Confirmed>> {
         let mut reply = reply?;
-        let asked = Some(self.asked.load(Ordering::Relaxed));
+        let asked = self.asked.load(Ordering::Relaxed);
         let item = self.inner.supervisor.read(&mut reply, asked)?.next()?;
         if unsigned(&item) == Some(0) {
             return Ok(None);

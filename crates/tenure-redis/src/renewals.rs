@@ -61,7 +61,7 @@ async fn renew_together(inner: &Inner, claims: &[Arc<Claim>]) -> Vec<Answer<Rene
         let script = &inner.supervisor.scripts.renew;
         let call = Filled { script, arguments: 4 * all.len(), size: size + 200, fill };
         let mut reply = inner.supervisor.run(&call, Watch::NO).await?;
-        inner.supervisor.read(&mut reply, Some(asked.load(Ordering::Relaxed)))
+        inner.supervisor.read(&mut reply, asked.load(Ordering::Relaxed))
     };
     match answers.await {
         Ok(mut answers) => claims

@@ -16,44 +16,62 @@ pub(crate) const EVICTED: &str = "evicted\n";
 /// Said of a reply that belongs to another request.
 const OUT_OF_STEP: &str = "it is not to this request";
 
-/// Whether an error says that replies and requests do not go together any more.
-pub(crate) fn is_out_of_step(error: &StoreError) -> bool {
-    matches!(error, StoreError::Unknown(text) if text.contains(OUT_OF_STEP))
+/// What stands before the name of a release: how its claims may end.
+const TRAILS: [char; 2] = ['c', 'd'];
+
+/// Whether a reply repeats the name of the request.
+pub(crate) fn is_name(text: &str, asked: u64) -> bool {
+    text.strip_prefix(TRAILS).unwrap_or(text).parse() == Ok(asked)
+}
+
+/// A list, without the name of the request in it, which is its second item.
+pub(crate) fn without_name(reply: Value, asked: u64) -> Answer<Value> {
+    let Value::Array(mut items) = reply else { return Err(garbled("no list")) };
+    if !items.get(1).and_then(text).is_some_and(|name| is_name(name, asked)) {
+        return Err(out_of_step());
+    }
+    items.remove(1);
+    Ok(Value::Array(items))
+}
+
+/// Said of a reply to something else.
+pub(crate) fn out_of_step() -> StoreError {
+    garbled(OUT_OF_STEP)
 }
 
 /// The answers of a script to each of its items, and the store's time in µs; zero if it did not look.
 pub(crate) struct Answers {
     pub(crate) store_micros: u64,
     pub(crate) items: std::vec::IntoIter<Value>,
+    /// They were all released, and nothing else is to be said.
+    are_released: bool,
 }
 
 impl Answers {
-    /// Reads the reply to a request that was to be carried out until `asked`, if it said so.
+    /// Reads the reply to a request that was named `asked`.
     ///
     /// # Errors
     /// Refused if the request came too late, unknown if the reply is none of ours, or not to this request.
-    pub(crate) fn parse(reply: Value, asked: Option<u64>) -> Answer<Self> {
-        if let Value::Int(freed) = reply {
-            let held = vec![Value::Boolean(true); usize::try_from(freed).unwrap_or(0)];
-            return Ok(Self { store_micros: 0, items: held.into_iter() });
+    pub(crate) fn parse(reply: Value, asked: u64) -> Answer<Self> {
+        if let Some(name) = text(&reply).filter(|text| text.starts_with(TRAILS)) {
+            let is_ours = is_name(name, asked);
+            let released = Self { store_micros: 0, items: Vec::new().into_iter(), are_released: true };
+            return if is_ours { Ok(released) } else { Err(out_of_step()) };
         }
         // A single grant, numbered by the clock: its name, and the number.
         if let Some((answered, token)) = text(&reply).and_then(|text| text.split_once(' ')) {
             let Ok(store_micros) = token.parse() else { return Err(garbled("no token")) };
-            if answered.parse().ok() != asked {
-                return Err(garbled(OUT_OF_STEP));
+            if !is_name(answered, asked) {
+                return Err(out_of_step());
             }
             let granted = vec![Value::Int(i64::try_from(store_micros).unwrap_or(i64::MAX))];
-            return Ok(Self { store_micros, items: granted.into_iter() });
+            return Ok(Self { store_micros, items: granted.into_iter(), are_released: false });
         }
         let Value::Array(items) = reply else { return Err(garbled("no list")) };
         let mut items = items.into_iter();
         let store_micros = items.next().as_ref().and_then(unsigned).ok_or_else(|| garbled("no time"))?;
-        if let Some(asked) = asked {
-            let answered = items.next();
-            if answered.as_ref().and_then(text).and_then(|until| until.parse().ok()) != Some(asked) {
-                return Err(garbled(OUT_OF_STEP));
-            }
+        if !items.next().as_ref().and_then(text).is_some_and(|name| is_name(name, asked)) {
+            return Err(out_of_step());
         }
         if items.as_slice().len() == 1 && text(&items.as_slice()[0]) == Some("L") {
             return Err(StoreError::refused(
@@ -61,7 +79,7 @@ impl Answers {
                 "the request reached the store too late and was not carried out",
             ));
         }
-        Ok(Self { store_micros, items })
+        Ok(Self { store_micros, items, are_released: false })
     }
 
     /// Whether any of them failed because the server has become a replica.
@@ -77,6 +95,9 @@ impl Answers {
 
     /// The next item, or what went wrong with it.
     pub(crate) fn next(&mut self) -> Answer<Value> {
+        if self.are_released {
+            return Ok(Value::Boolean(true));
+        }
         let item = self.items.next().ok_or_else(|| garbled("too few answers"))?;
         match &item {
             Value::Array(fields) if fields.first().and_then(text) == Some("E") => {

@@ -145,7 +145,7 @@ fn is_unknown(problem: &redis::RedisError) -> bool {
 /// What `TIME` answers, in µs.
 pub(crate) fn micros(time: &Value) -> Option<u64> {
     let (seconds, micros): (u64, u64) = redis::from_redis_value_ref(time).ok()?;
-    Some(seconds * 1_000_000 + micros)
+    seconds.checked_mul(1_000_000)?.checked_add(micros)
 }
 
 pub(crate) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
@@ -183,6 +183,14 @@ fn check_version(info: &str) -> Result<(), StoreError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_that_cannot_be_is_none() {
+        let time = |seconds: i64| Value::Array(vec![Value::Int(seconds), Value::Int(7)]);
+        assert_eq!(micros(&time(1)), Some(1_000_007));
+        assert_eq!(micros(&time(i64::MAX)), None);
+        assert_eq!(micros(&time(-1)), None);
+    }
 
     #[test]
     fn old_servers_are_refused_and_new_ones_are_not() {

@@ -120,3 +120,29 @@ impl AsyncWrite for Stream {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use redis::ProtocolVersion;
+    use tenure_core::clock::SystemClock;
+
+    use super::*;
+    use crate::config::RedisConfig;
+    use crate::server;
+
+    /// Nobody waits for a packet to fill up, or for ever for a peer that is gone.
+    #[tokio::test]
+    async fn a_socket_is_quick_and_notices_a_dead_peer() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("redis://{}?timeout=2s", listener.local_addr().unwrap());
+        let client = server::client(&RedisConfig::from_url(&url).unwrap(), ProtocolVersion::RESP3).unwrap();
+        let attention = Arc::new(Attention::new(Arc::new(SystemClock), false));
+        let stream = Stream::connect(client.get_connection_info(), attention).await.unwrap().unwrap();
+        let Socket::Tcp(socket) = &stream.socket else { panic!("not TCP") };
+        let socket = SockRef::from(socket);
+        assert!(socket.tcp_nodelay().unwrap());
+        assert!(socket.keepalive().unwrap());
+        #[cfg(target_os = "linux")]
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(std::time::Duration::from_secs(10)));
+    }
+}

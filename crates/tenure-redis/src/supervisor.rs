@@ -16,6 +16,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, ErrorKind, ProtocolVersion, PushInfo, PushKind, RedisResult, Value};
 use tenure_core::clock::sleep_until;
 use tenure_core::{BootInstant, Clock, RefusalKind, StoreError};
+use tokio::io::AsyncReadExt;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
@@ -23,7 +24,7 @@ use crate::attention::{Attention, Watch};
 use crate::config::RedisConfig;
 use crate::error;
 use crate::pushes::{Orphan, Pushes};
-use crate::reply::{Answers, is_out_of_step};
+use crate::reply::{self, Answers, is_name, out_of_step, text};
 use crate::scripts::{Call, Scripts, by_hash, command};
 use crate::server::{self, Server};
 use crate::stream::Stream;
@@ -32,6 +33,9 @@ use crate::stream::Stream;
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 /// The longest pause between two tries to connect.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How long to listen to a server that has hung up before, and for how many bytes.
+const FAREWELL: Duration = Duration::from_millis(100);
+const FAREWELL_MAX: u64 = 256;
 /// How much longer than its deadline a request may still be carried out by the store.
 const LATE_BY: Duration = Duration::from_millis(500);
 
@@ -73,6 +77,8 @@ pub(crate) struct Live {
     /// When the fence was last told to live on, by our clock in ns.
     fence_kept: AtomicU64,
     attention: Arc<Attention>,
+    /// Who reads the pushes, where they have a connection of their own.
+    _listener: Option<EndsWithUs>,
     /// What moves the bytes, where that is not the client library's business.
     _driver: Option<EndsWithUs>,
 }
@@ -141,7 +147,7 @@ impl Supervisor {
 
     /// Reads the answers of a script. Replies that do not go with the requests end the connection: a middlebox may have
     /// delivered something twice.
-    pub(crate) fn read(&self, reply: &mut Reply, asked: Option<u64>) -> Result<Answers, StoreError> {
+    pub(crate) fn read(&self, reply: &mut Reply, asked: u64) -> Result<Answers, StoreError> {
         let answers = Answers::parse(std::mem::replace(&mut reply.value, Value::Nil), asked);
         match &answers {
             Ok(answers) => {
@@ -153,10 +159,19 @@ impl Supervisor {
                     self.retire(&reply.live.is_retired);
                 }
             }
-            Err(error) if is_out_of_step(error) => self.retire(&reply.live.is_retired),
-            _ => {}
+            Err(StoreError::Unknown(_)) => self.retire(&reply.live.is_retired),
+            Err(_) => {}
         }
         answers
+    }
+
+    /// Reads a reply that is one list, and takes the name of the request out of it.
+    pub(crate) fn read_list(&self, reply: Reply, asked: u64) -> Result<Value, StoreError> {
+        let list = reply::without_name(reply.value, asked);
+        if list.is_err() {
+            self.retire(&reply.live.is_retired);
+        }
+        list
     }
 
     /// The store's time now in µs, or a little more.
@@ -169,8 +184,9 @@ impl Supervisor {
     pub(crate) async fn ask(&self, command: impl FnOnce(&Live) -> Cmd) -> Result<Reply, StoreError> {
         let deadline = self.clock.now() + self.config.timeout;
         let live = self.live(deadline).await?;
-        let command = command(&live);
-        self.send(live, &command, deadline, Watch::NO).await
+        let sent = self.clock.now();
+        let value = self.exchange(&live, vec![command(&live)], deadline).await?.remove(0);
+        Ok(Reply { value, sent, live })
     }
 
     /// Asks the server several things at once, in one round trip. `commands` are made for the store's time in µs, as far
@@ -185,20 +201,38 @@ impl Supervisor {
         let deadline = self.clock.now() + self.config.timeout;
         let live = self.live(deadline).await?;
         let commands = commands(self.store_time(&live));
+        self.exchange(&live, commands, deadline).await
+    }
+
+    /// Sends commands, and after them their name: what a server answers to a plain command tells nobody to which.
+    async fn exchange(
+        &self,
+        live: &Live,
+        commands: Vec<Cmd>,
+        deadline: BootInstant,
+    ) -> Result<Vec<Value>, StoreError> {
+        let (count, name) = (commands.len() + 1, self.latest(live));
         // Handed to the connection in one go, so that nothing of ours comes in between.
         let mut pipeline = redis::pipe();
-        for command in &commands {
-            pipeline.add_command(command.clone());
+        for command in commands {
+            pipeline.add_command(command);
         }
+        pipeline.cmd("PING").arg(name);
         let mut connection = live.connection.clone();
         let answers = tokio::select! {
             biased;
-            answers = connection.send_packed_commands(&pipeline, 0, commands.len()) => answers,
-            () = sleep_until(self.clock.clone(), deadline) => return Err(self.silence(&live)),
+            answers = connection.send_packed_commands(&pipeline, 0, count) => answers,
+            () = sleep_until(self.clock.clone(), deadline) => return Err(self.silence(live)),
         };
-        let answers = answers.map_err(|problem| self.problem(&live, &problem))?;
+        let mut answers = answers.map_err(|problem| self.problem(live, &problem))?;
+        let last = answers.pop().map(Value::extract_error);
+        if last.is_none_or(|last| !last.is_ok_and(|last| text(&last).is_some_and(|text| is_name(text, name))))
+        {
+            self.retire(&live.is_retired);
+            return Err(out_of_step());
+        }
         let answers = answers.into_iter().map(Value::extract_error).collect::<RedisResult<Vec<_>>>();
-        answers.map_err(|problem| self.problem(&live, &problem))
+        answers.map_err(|problem| self.problem(live, &problem))
     }
 
     /// Runs a script by its hash; by its text if the server does not know it. The answer is watched for as `watch` says.
@@ -360,6 +394,10 @@ impl Supervisor {
                 format!("cannot connect: no answer within {:?}", self.config.timeout),
             )),
         };
+        let connected = match connected {
+            Err(error) if error.is_passing() => Err(self.farewell().await.unwrap_or(error)),
+            connected => connected,
+        };
         let mut state = self.state();
         state.connecting = None;
         match &connected {
@@ -369,7 +407,8 @@ impl Supervisor {
             }
             Err(error) => {
                 let pause = PAUSE_MIN * 2_u32.pow(state.failures.min(8));
-                let pause = pause.min(PAUSE_MAX).mul_f64(0.5 + self.config.seams.entropy.fraction());
+                let jitter = (1.0 + self.config.seams.entropy.fraction()) / 2.0;
+                let pause = pause.min(PAUSE_MAX).mul_f64(jitter);
                 state.failures += 1;
                 state.next_try = Some((self.clock.now() + pause, error.clone()));
             }
@@ -377,6 +416,23 @@ impl Supervisor {
         drop(state);
         // Nobody may be waiting any more.
         let _ = done.send(Some(connected));
+    }
+
+    /// What a server says that hangs up on whoever connects: it does not wait to be asked, and what we had sent by then fails
+    /// before anybody reads it.
+    async fn farewell(&self) -> Option<StoreError> {
+        let client = server::client(&self.config, ProtocolVersion::RESP2).ok()?;
+        let attention = Arc::new(Attention::new(self.clock.clone(), false));
+        let said = async {
+            let stream = Stream::connect(client.get_connection_info(), attention).await?.ok()?;
+            let mut said = Vec::new();
+            stream.take(FAREWELL_MAX).read_to_end(&mut said).await.ok()?;
+            Some(error::from_text(std::str::from_utf8(&said).ok()?.strip_prefix('-')?.trim_end()))
+        };
+        tokio::select! {
+            said = said => said.filter(|said| matches!(said, StoreError::Refused(_))),
+            () = sleep_until(self.clock.clone(), self.clock.now() + FAREWELL) => None,
+        }
     }
 
     async fn open(self: &Arc<Self>) -> Connected {
@@ -426,12 +482,12 @@ impl Supervisor {
         let sent = self.clock.now();
         let subscribed = async {
             if protocol == ProtocolVersion::RESP3 {
-                return connection.clone().subscribe(&self.channel).await;
+                return connection.clone().subscribe(&self.channel).await.map(|()| None);
             }
             let mut pushes = client.get_async_pubsub().await?;
             pushes.subscribe(&self.channel).await?;
             let (this, is_retired) = (self.this.clone(), is_retired.clone());
-            tokio::spawn(async move {
+            let listener = tokio::spawn(async move {
                 let mut messages = pushes.into_on_message();
                 while let Some(message) = messages.next().await {
                     let Some(this) = this.upgrade() else { return };
@@ -441,7 +497,7 @@ impl Supervisor {
                     this.retire(&is_retired);
                 }
             });
-            Ok(())
+            Ok(Some(EndsWithUs(listener.abort_handle())))
         };
         let (subscribed, described) =
             tokio::join!(subscribed, server::describe(connection.clone(), &self.scripts, &self.config));
@@ -449,19 +505,22 @@ impl Supervisor {
             Ok(described) => described,
             Err(refused) => return Ok(Err(refused)),
         };
-        if let Err(problem) = &subscribed {
-            // Works without, by looking again and again.
-            if problem.code().is_none() {
-                return Err(subscribed.expect_err("it is"));
+        let listener = match subscribed {
+            Ok(listener) => Some(listener),
+            Err(problem) if problem.code().is_none() => return Err(problem),
+            Err(problem) => {
+                // Works without, by looking again and again.
+                tracing::warn!(store = self.config.store(), error = %problem, "no subscription: waiting means polling");
+                None
             }
-            tracing::warn!(store = self.config.store(), error = %problem, "no subscription: waiting means polling");
-        }
+        };
         let live = Live {
             connection,
             server,
             is_retired,
             store_ahead: AtomicI64::new(0),
-            is_subscribed: subscribed.is_ok(),
+            is_subscribed: listener.is_some(),
+            _listener: listener.flatten(),
             named: AtomicU64::new(0),
             fence_kept: AtomicU64::new(0),
             attention,

@@ -53,6 +53,61 @@ async fn a_client_that_is_dropped_leaves_no_connection() {
     }
 }
 
+/// The ids of the clients that listen to pushes, and whether they are ours by their library.
+async fn listeners(url: &str) -> Vec<String> {
+    let list: String = ask(url, &["CLIENT", "LIST"]).await;
+    let ours = list.lines().filter(|line| line.contains(" sub=1 "));
+    ours.filter_map(|line| Some(line.split(' ').next()?.strip_prefix("id=")?.to_owned())).collect()
+}
+
+/// Where pushes need a connection of their own, it goes with the one it belongs to: nobody is told twice, and whoever is
+/// gone is not taken for somebody that listens.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replaced_connection_takes_its_subscription_with_it() {
+    let server = Server::start(Kind::Redis7);
+    let url = server.url();
+    let redis = connect(&format!("{url}?protocol=resp2"), QUICK).await;
+    assert_eq!(listeners(&url).await.len(), 1);
+    for i in 0..5 {
+        let _: redis::Value = ask(&url, &["CLIENT", "KILL", "TYPE", "normal"]).await;
+        let claim = claim("connection/replaced", Mode::Exclusive, LONG);
+        while redis.attempt(&claim, Line::Join).await.is_err() {
+            sleep_until(Arc::new(SystemClock), SystemClock.now() + TRY_AGAIN).await;
+        }
+        redis.release(&claim, Trail::Clean).await.unwrap();
+        let deadline = SystemClock.now() + Duration::from_secs(20);
+        while listeners(&url).await.len() != 1 {
+            assert!(
+                SystemClock.now() < deadline,
+                "{} listen after {i} replacements",
+                listeners(&url).await.len()
+            );
+            sleep_until(Arc::new(SystemClock), SystemClock.now() + TRY_AGAIN).await;
+        }
+    }
+    drop(redis);
+    let deadline = SystemClock.now() + Duration::from_secs(20);
+    while !listeners(&url).await.is_empty() {
+        assert!(SystemClock.now() < deadline, "somebody still listens");
+        sleep_until(Arc::new(SystemClock), SystemClock.now() + TRY_AGAIN).await;
+    }
+}
+
+/// A server that does not know HELLO, as some proxies: locks and pushes work all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_resp3_is_spoken_to_in_resp2() {
+    let server = Server::start_with(Kind::Redis7, &["--rename-command", "HELLO", ""]);
+    let (one, two) = (connect(&server.url(), QUICK).await, connect(&server.url(), QUICK).await);
+    let (first, second) =
+        (claim("connection/resp2", Mode::Exclusive, LONG), claim("connection/resp2", Mode::Exclusive, LONG));
+    assert!(matches!(one.attempt(&first, Line::Join).await, Ok(Attempt::Granted(_))));
+    let Ok(Attempt::Busy(busy)) = two.attempt(&second, Line::Join).await else { panic!("it is taken") };
+    one.release(&first, Trail::Clean).await.unwrap();
+    let told = tokio::time::timeout(Duration::from_secs(10), busy.wake.signal.expect("it is in line")).await;
+    assert!(told.expect("a push").is_some(), "a grant");
+    two.release(&second, Trail::Clean).await.unwrap();
+}
+
 /// With and without watching for answers, on every runtime, by name and by number.
 #[test]
 fn answers_come_on_every_runtime() {

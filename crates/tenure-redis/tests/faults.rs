@@ -430,6 +430,7 @@ async fn a_server_without_room_says_so() {
     let _: redis::Value = ask(&server.url(), &["CONFIG", "SET", "maxclients", "1"]).await;
     let error = Redis::connect(RedisConfig::from_url(&server.url()).unwrap()).await.unwrap_err();
     assert!(error.is_passing(), "{error:?}");
+    assert!(error.to_string().contains("raise maxclients"), "{error}");
     drop(keep);
 }
 

@@ -2,20 +2,20 @@
 --
 -- KEYS  the fence; then per claim its main key, and where that is not also the base of the other keys, the base after it
 -- ARGV  run id of the server, highest token seen, channel of this process, until when (store µs) it surely awaits the
---       answer, and how many of those in line to name, with line breaks in between; trail: c clean, d doubtful;
---       then of each claim its value (label#id)
--- Reply {store µs or 0, answer...}; answer: 'H' held · 'W' waited · 'A' absent · {'E', error}. After the answer to a
+--       answer, and how many of those in line to name, with line breaks in between; trail: c clean, d doubtful, and after it
+--       a number that names the request; then of each claim its value (label#id)
+-- Reply {store µs or 0, trail and name, answer...}; answer: 'H' held · 'W' waited · 'A' absent · {'E', error}. After the answer to a
 --       single claim there may be one push more, for a claim of the process that asks, and the ids of the next in line: the
---       tokens after its own are set aside for them. Or how many there were, if all of them were held alone and nobody waited
+--       tokens after its own are set aside for them. Or only trail and name, if all of them were held alone and nobody waited
 --
 -- A claim that holds alone while nobody waits is simply deleted. Otherwise the claim is removed wherever it stands,
 -- and the line is served: one command hands the lock over, however many wait. After a doubtful trail a tombstone
 -- stays, so that an attempt of this claim that arrives later does nothing. Works in a full store: it removes first.
 
-local count, trail, call = #ARGV - 2, ARGV[2], redis.call
+local count, name, trail, call = #ARGV - 2, ARGV[2], string.sub(ARGV[2], 1, 1), redis.call
 local stride = (#KEYS - 1) / count
 local slow
-local replies = {0}
+local replies = {0, name}
 if count == 1 then
   local main, value = KEYS[2], ARGV[3]
   local base, length = KEYS[stride + 1], #ARGV[3]
@@ -29,7 +29,7 @@ if count == 1 then
   then
     if string.sub(text, length + 2, length + 4) == 'x-\n' then
       call('DEL', main)
-      return 1
+      return name
     end
     -- The usual hand-over, written out: from one that held alone to the first in line, which wants the same and listens.
     -- Whatever is not so is left to the general way below, with everything in its place again. Removes first: a full
@@ -39,7 +39,7 @@ if count == 1 then
     local id = beside and pcall_('LPOP', q)
     if id == false and call('EXISTS', c) == 0 then
       call('DEL', main)
-      return 1
+      return name
     end
     id = type(id) == 'string' and id
     local entry = id and pcall_('HGET', c, id)
@@ -69,7 +69,7 @@ if count == 1 then
           call('HDEL', c, id)
           call('SET', main, format('%s#%s\nx%s\n%d\n%s\n%s\n%s', label, id, beside, now, number, channel, reason), 'PX', ttl)
           if not is_ours then
-            return {now_us, 'H'}
+            return {now_us, name, 'H'}
           end
           -- Not while tokens are ahead of the clock: after a flush they go by the clock.
           local may_name = wants ~= '0' and number - now_us <= @AHEAD_US@
@@ -77,7 +77,7 @@ if count == 1 then
           if heirs[1] then
             call('ZINCRBY', KEYS[1], #heirs, '@LAYOUT@')
           end
-          return {now_us, 'H', push, unpack(heirs)}
+          return {now_us, name, 'H', push, unpack(heirs)}
         end
       end
     end
@@ -110,7 +110,7 @@ else
       and (sub(text, length + 2, length + 4) == 'x-\n' or call('EXISTS', KEYS[stride * i + 1] .. ':c') == 0)
     then
       freed[#freed + 1] = mains[i]
-      replies[i + 1] = 'H'
+      replies[i + 2] = 'H'
     else
       slow = slow or {}
       slow[#slow + 1] = i
@@ -121,7 +121,7 @@ else
   end
 end
 if not slow then
-  return count
+  return name
 end
 
 local time = redis.call('TIME')
@@ -160,6 +160,6 @@ replies[1] = now_us
 for _, i in ipairs(slow) do
   begin(KEYS[stride * (i - 1) + 2], KEYS[stride * i + 1])
   local ok, answer = pcall(release, ARGV[i + 2])
-  replies[i + 1] = ok and answer or failure(answer)
+  replies[i + 2] = ok and answer or failure(answer)
 end
 return replies
