@@ -13,7 +13,7 @@
 //!
 //! | feature | URL | store |
 //! |---|---|---|
-//! | (always) | `memory:` | this process |
+//! | (always) | `memory:` | this process alone; not on the command line |
 //! | `embedded` (default) | `file:/var/lock/tenure` | the processes of this machine, nothing to install |
 //! | `redis` | `redis://host:6379`, `rediss://…`, `unix:…` | one Redis or Valkey server |
 
@@ -76,7 +76,7 @@ impl Connected {
     /// # Panics
     /// Outside of a Tokio runtime.
     pub async fn to(url: &StoreUrl) -> Result<Self> {
-        match url.scheme() {
+        match kind(url) {
             Some("memory") if url.rest().is_empty() => Ok(Self::new("memory", Memory::new(), None)),
             Some("memory") => Err(misconfigured(format!("memory: takes nothing after it, this is {url}"))),
             #[cfg(feature = "embedded")]
@@ -90,17 +90,15 @@ impl Connected {
                 Ok(Self { liveness, ..Self::new("file", store, Some(examiner)) })
             }
             #[cfg(feature = "redis")]
-            Some("redis" | "rediss" | "valkey" | "valkeys" | "unix" | "redis+unix" | "valkey+unix") => {
-                let config =
+            Some("redis") => {
+                let mut config =
                     tenure_redis::RedisConfig::from_url(url.expose()).map_err(|error| failed(url, error))?;
+                config.password = url.expose_password().map(Into::into);
                 let store = tenure_redis::Redis::connect(config).await.map_err(|error| failed(url, error))?;
                 let examiner = Arc::new(store.clone());
                 Ok(Self::new("redis", store, Some(examiner)))
             }
-            _ => Err(misconfigured(format!(
-                "no store is known for {url}: this build has {}",
-                STORES.iter().map(|scheme| format!("{scheme}:")).collect::<Vec<_>>().join(" and ")
-            ))),
+            _ => Err(unknown(url)),
         }
     }
 
@@ -119,6 +117,34 @@ fn failed(url: &StoreUrl, cause: StoreError) -> Error {
         }
         cause => Error::Unavailable { lock: None, store, cause },
     }
+}
+
+/// Which kind of store it is, compiled in or not.
+fn kind(url: &StoreUrl) -> Option<&'static str> {
+    match url.scheme()? {
+        "memory" => Some("memory"),
+        "file" => Some("file"),
+        "redis" | "rediss" | "valkey" | "valkeys" | "unix" | "redis+unix" | "valkey+unix" => Some("redis"),
+        _ => None,
+    }
+}
+
+/// What is wrong with a URL that names no store of this build.
+fn unknown(url: &StoreUrl) -> Error {
+    let advice = match kind(url) {
+        Some("file") => "this build lacks the cargo feature `embedded`".into(),
+        Some(feature) => format!("this build lacks the cargo feature `{feature}`"),
+        None if url.expose().starts_with(['/', '.', '~']) => {
+            format!("the store in a directory is written file:{url}")
+        }
+        None => {
+            let between_processes = STORES.iter().filter(|kind| **kind != "memory");
+            let known: String = between_processes.map(|kind| format!("{kind}:, ")).collect();
+            format!("this build has {known}and memory: within one process")
+        }
+    };
+    let shown = if url.expose().is_empty() { "an empty URL".into() } else { url.to_string() };
+    misconfigured(format!("no store is known for {shown}: {advice}"))
 }
 
 fn misconfigured(message: String) -> Error {
