@@ -66,6 +66,7 @@ impl Redis {
     /// # Errors
     /// A refusal if it cannot be reached, does not accept us, or cannot carry locks; it says why.
     pub async fn connect(config: RedisConfig) -> Answer<Self> {
+        config.check_login()?;
         let pushes = Arc::new(Pushes::new());
         let orphans = Arc::new(std::sync::OnceLock::<Weak<Inner>>::new());
         let for_orphans = orphans.clone();

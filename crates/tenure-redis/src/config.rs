@@ -11,6 +11,8 @@ use tenure_core::queue::Rules;
 use tenure_core::{RefusalKind, Seams, StoreError};
 use url::Url;
 
+use crate::error;
+
 /// Which Redis or Valkey server to use, as whom, and how. Made from a URL:
 ///
 /// | URL | |
@@ -19,7 +21,8 @@ use url::Url;
 /// | `rediss://…` | TLS, with the host's name checked; `valkeys://` is the same |
 /// | `redis+unix:///path/to/socket?db=0&user=u&pass=p` | a Unix socket |
 ///
-/// Each option is a query parameter, named like its field here.
+/// Each option is a query parameter, named like its field here. A user needs a password, there or in
+/// [`password`](Self::password): without one, the server would take us for its default user.
 ///
 /// ```
 /// use tenure_redis::RedisConfig;
@@ -82,6 +85,8 @@ impl RedisConfig {
         let mut for_client = Vec::new();
         for (name, value) in url.query_pairs() {
             match &*name {
+                // A name that is given and empty is no name.
+                "user" if is_socket && value.is_empty() => {}
                 "db" | "user" | "pass" if is_socket => {
                     for_client.push((name.into_owned(), value.into_owned()));
                 }
@@ -93,7 +98,7 @@ impl RedisConfig {
             url.query_pairs_mut().extend_pairs(for_client);
         }
         let store = store_name(&url, is_socket);
-        let address = url.into_connection_info().map_err(|error| bad(error.to_string()))?;
+        let address = address(url, is_socket)?;
         if options.cert.is_some() != options.key.is_some() {
             return Err(bad("cert and key go together: give both or neither".into()));
         }
@@ -121,6 +126,18 @@ impl RedisConfig {
     /// The store as people may see it: no password.
     pub fn store(&self) -> &str {
         &self.store
+    }
+
+    /// Refuses a user without a password: the client library would not log in at all, and be the default user.
+    pub(crate) fn check_login(&self) -> Result<(), StoreError> {
+        let login = self.address.redis_settings();
+        match (self.password.as_deref().or(login.password()), login.username()) {
+            (Some(""), None) => Err(bad("the password is empty".into())),
+            (Some("") | None, Some(user)) => Err(bad(format!(
+                "there is no password for user {user:?}: give one in the URL or in TENURE_PASSWORD_FILE"
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// The client library's view of it.
@@ -190,9 +207,22 @@ impl Options {
                     _ => return Err(bad(format!("protocol={value}: say resp2 or resp3"))),
                 }
             }
+            "ca" | "cert" | "key" if value.is_empty() => {
+                return Err(bad(format!("{name}= names no file")));
+            }
             "ca" => self.ca = Some(value.into()),
             "cert" => self.cert = Some(value.into()),
             "key" => self.key = Some(value.into()),
+            "pass" | "password" => {
+                return Err(bad(format!(
+                    "{name:?} is no option here: a password stands in redis://USER:PASSWORD@HOST, for a socket in \
+                     ?pass=, or in TENURE_PASSWORD_FILE"
+                )));
+            }
+            // The rest of a password, rather than an option.
+            _ if name.contains('@') => {
+                return Err(bad("a password with a ? or & in it is written with %3F or %26".into()));
+            }
             _ => {
                 return Err(bad(format!(
                     "{name:?} is no option of this store: plain, prefix, timeout, protocol, spin, ca, cert and key are"
@@ -223,6 +253,23 @@ fn duration(text: &str) -> Result<Duration, StoreError> {
         Some(millis @ 20..=60_000) => Ok(Duration::from_millis(millis)),
         _ => Err(bad(format!("timeout={text}: give a time like 500ms or 2s, from 20ms to 60s"))),
     }
+}
+
+/// Where the server is and as whom to log in, as the client library has it.
+fn address(url: Url, is_socket: bool) -> Result<ConnectionInfo, StoreError> {
+    if is_socket && !url.path().starts_with('/') {
+        return Err(bad("the URL names no socket: write redis+unix:///PATH".into()));
+    }
+    if !is_socket && url.host_str().is_none_or(str::is_empty) {
+        return Err(bad("the URL names no host: write redis://HOST or redis://HOST:PORT/DATABASE".into()));
+    }
+    let (_, database) = url.query_pairs().find(|(name, _)| name == "db").unwrap_or_default();
+    let database = if is_socket { &*database } else { url.path().trim_matches('/') };
+    // Not repeated in the message: it may be the rest of a password.
+    if !database.is_empty() && database.parse::<u32>().is_err() {
+        return Err(bad("a database is a number from 0".into()));
+    }
+    url.into_connection_info().map_err(|problem| bad(error::describe(&problem)))
 }
 
 fn store_name(url: &Url, is_socket: bool) -> String {
@@ -268,12 +315,41 @@ mod tests {
             ("redis://h?ca=/c", "rediss"),
             ("redis://h?prefix={a}", "prefix"),
             ("redis://h/x", "database"),
+            ("redis://h/-1", "database"),
+            ("redis+unix:///s?db=x", "database"),
+            ("redis://", "names no host"),
+            ("redis:h", "names no host"),
+            ("redis+unix:s", "names no socket"),
+            ("rediss://h?ca=", "ca= names no file"),
+            ("redis://h?pass=x", "USER:PASSWORD@HOST"),
+            ("redis://h?password=x", "USER:PASSWORD@HOST"),
+            ("redis+unix:///s?password=x", "?pass="),
             ("rediss://h#insecure", "fragment"),
             ("http://h", "http"),
             ("nonsense", "URL"),
         ] {
             let error = RedisConfig::from_url(url).unwrap_err().to_string();
             assert!(error.contains(named), "{url}: {error}");
+            assert!(!error.contains("InvalidClientConfig"), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_user_needs_a_password() {
+        for url in ["redis://u@h", "redis://u:@h", "redis+unix:///s?user=u", "redis+unix:///s?user=u&pass="] {
+            let mut config = RedisConfig::from_url(url).unwrap();
+            let error = config.check_login().unwrap_err().to_string();
+            assert!(error.contains("password"), "{url}: {error}");
+            config.password = Some("secret".into());
+            config.check_login().unwrap();
+            let info = config.connection_info(ProtocolVersion::RESP3);
+            assert_eq!(info.redis_settings().username(), Some("u"));
+            assert_eq!(info.redis_settings().password(), Some("secret"));
+            config.password = Some(String::new());
+            assert!(config.check_login().is_err(), "{url}");
+        }
+        for url in ["redis://h", "redis://:p@h", "redis://u:p@h", "redis+unix:///s?user=&pass=p"] {
+            RedisConfig::from_url(url).unwrap().check_login().unwrap();
         }
     }
 
@@ -292,7 +368,17 @@ mod tests {
             config.password = Some("hunter2".into());
             assert!(!format!("{config:?} {}", config.store()).contains("hunter2"));
         }
-        let error = RedisConfig::from_url("redis://user:hunter2@h:1/0?bad=1").unwrap_err();
-        assert!(!error.to_string().contains("hunter2"));
+        for url in [
+            "redis://user:hunter2@h:1/0?bad=1",
+            "redis://h?pass=hunter2",
+            "redis://h?password=hunter2",
+            // Unescaped, so that its end is a database, an option or a fragment.
+            "redis://user:1/hunter2@h",
+            "redis://user:1?hunter2@h",
+            "redis://user:1#hunter2@h",
+        ] {
+            let error = RedisConfig::from_url(url).unwrap_err();
+            assert!(!error.to_string().contains("hunter2"), "{error}");
+        }
     }
 }

@@ -3,12 +3,16 @@
 use redis::{ErrorKind, RedisError};
 use tenure_core::{RefusalKind, StoreError};
 
+/// What to say of a server that is part of a cluster.
+pub(crate) const CLUSTER: &str =
+    "this is a node of a cluster, which this version cannot use yet: use a server without cluster mode";
+
 /// An error that the server gave as its answer to a request, as text: code first.
 ///
 /// Codes that say that the request was not carried out are refusals. Everything else is unknown.
 pub(crate) fn from_text(text: &str) -> StoreError {
     use RefusalKind::{Configuration, Permission, Unavailable, Unsupported};
-    let known: [(&str, RefusalKind, &str); 20] = [
+    let known: [(&str, RefusalKind, &str); 22] = [
         ("READONLY", Unavailable, "this server is a replica and takes no writes: is a failover under way?"),
         ("LOADING", Unavailable, "the server is still loading its data"),
         ("BUSY ", Unavailable, "the server is busy with a long script of somebody else's"),
@@ -46,8 +50,14 @@ pub(crate) fn from_text(text: &str) -> StoreError {
             Configuration,
             "another version of tenure uses these locks: use the same everywhere, or another prefix",
         ),
-        ("MOVED", Configuration, "this is one node of a cluster: use a redis+cluster:// URL"),
-        ("CROSSSLOT", Configuration, "this is a cluster, which cannot share plain keys: do not use ?plain"),
+        ("MOVED", Configuration, CLUSTER),
+        ("CROSSSLOT", Configuration, CLUSTER),
+        ("cluster mode", Configuration, CLUSTER),
+        (
+            "DB index",
+            Configuration,
+            "the server has no database of this number: see `databases` in its configuration",
+        ),
         (
             "unknown command",
             Unsupported,
@@ -113,7 +123,8 @@ fn is_bad_certificate(error: &RedisError) -> bool {
 pub(crate) fn describe(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
-        _ => error.to_string(),
+        // The name of a kind of error means nothing to the reader.
+        _ => error.to_string().replace(" - InvalidClientConfig", ""),
     }
 }
 
@@ -147,6 +158,10 @@ mod tests {
             ("ERR The user executing the script can't run this command or subcommand", Some(Permission)),
             ("WRONGTYPE Operation against a key holding the wrong kind of value", Some(Configuration)),
             ("LAYOUT 2", Some(Configuration)),
+            ("CROSSSLOT Keys in request don't hash to the same slot", Some(Configuration)),
+            ("MOVED 3999 127.0.0.1:6381", Some(Configuration)),
+            ("ERR SELECT is not allowed in cluster mode", Some(Configuration)),
+            ("ERR DB index is out of range", Some(Configuration)),
             ("TRYAGAIN Multiple keys request during rehashing of slot", None),
             ("ASK 1 127.0.0.1:7000", None),
             ("ERR something new", None),

@@ -47,25 +47,47 @@ pub(crate) fn client(config: &RedisConfig, protocol: ProtocolVersion) -> RedisRe
     if let redis::ConnectionAddr::TcpTls { .. } = info.addr() {
         // The library leaves the choice of cryptography to the program. If the program has made one, it stands.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let read = |path: &Option<std::path::PathBuf>| {
-            let Some(path) = path else { return Ok(None) };
-            std::fs::read(path).map(Some).map_err(|problem| {
-                let detail = format!("{}: {problem}", path.display());
-                redis::RedisError::from((
-                    redis::ErrorKind::InvalidClientConfig,
-                    "a file cannot be read",
-                    detail,
-                ))
-            })
-        };
-        let client_tls = match (read(&config.cert)?, read(&config.key)?) {
-            (Some(client_cert), Some(client_key)) => Some(redis::ClientTlsConfig { client_cert, client_key }),
-            _ => None,
-        };
-        let root_cert = read(&config.ca)?;
-        return Client::build_with_tls(info, redis::TlsCertificates { client_tls, root_cert });
+        return Client::build_with_tls(info, certificates(config)?)
+            .map_err(|problem| unusable("the certificates cannot be used", &problem));
     }
     Client::open(info)
+}
+
+/// What the files of `ca`, `cert` and `key` hold.
+#[cfg(feature = "tls")]
+fn certificates(config: &RedisConfig) -> RedisResult<redis::TlsCertificates> {
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
+
+    let is_certificate = |text: &[u8]| matches!(CertificateDer::pem_slice_iter(text).next(), Some(Ok(_)));
+    let is_key = |text: &[u8]| PrivateKeyDer::from_pem_slice(text).is_ok();
+    let root_cert = read("ca", config.ca.as_deref(), is_certificate, "a file holds no certificate")?;
+    let client_cert = read("cert", config.cert.as_deref(), is_certificate, "a file holds no certificate")?;
+    let client_key = read("key", config.key.as_deref(), is_key, "a file holds no private key")?;
+    let client_tls = client_cert.zip(client_key);
+    let client_tls =
+        client_tls.map(|(client_cert, client_key)| redis::ClientTlsConfig { client_cert, client_key });
+    Ok(redis::TlsCertificates { client_tls, root_cert })
+}
+
+/// The file that an option names, if it is what it should be. A file without a certificate would leave nobody to trust,
+/// which looks like a server that cannot be reached.
+#[cfg(feature = "tls")]
+fn read(
+    option: &str,
+    path: Option<&std::path::Path>,
+    fits: impl Fn(&[u8]) -> bool,
+    otherwise: &'static str,
+) -> RedisResult<Option<Vec<u8>>> {
+    let Some(path) = path else { return Ok(None) };
+    let named = format!("{option}={}", path.display());
+    let text = std::fs::read(path)
+        .map_err(|problem| unusable("a file cannot be read", &format!("{named}: {problem}")))?;
+    if fits(&text) { Ok(Some(text)) } else { Err(unusable(otherwise, &named)) }
+}
+
+#[cfg(feature = "tls")]
+fn unusable(what: &'static str, detail: &impl ToString) -> redis::RedisError {
+    (redis::ErrorKind::InvalidClientConfig, what, detail.to_string()).into()
 }
 
 /// Asks the server who it is, what time it has, and whether it takes our scripts: all in one round trip.
@@ -110,6 +132,9 @@ pub(crate) async fn describe(
     // INFO may be forbidden: then pushes cannot be dated, and waiters ask once more. Nothing else is lost.
     let info = info.ok().and_then(|info| redis::from_redis_value::<String>(info).ok()).unwrap_or_default();
     check_version(&info)?;
+    if field(&info, "cluster_enabled") == Some("1") {
+        return Err(StoreError::refused(RefusalKind::Configuration, error::CLUSTER));
+    }
     let run_id = field(&info, "run_id").unwrap_or_default().into();
     let means = match loaded.into_iter().collect::<RedisResult<Vec<_>>>() {
         Ok(_) => Means::Scripts,

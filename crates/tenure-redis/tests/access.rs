@@ -222,6 +222,81 @@ async fn databases_and_sockets_are_reached() {
     assert!(by_socket.store().starts_with("redis+unix:///"));
 }
 
+async fn refusal(url: &str) -> (RefusalKind, String) {
+    let answer = match RedisConfig::from_url(url) {
+        Ok(config) => Redis::connect(config).await.map(drop),
+        Err(error) => Err(error),
+    };
+    match answer {
+        Err(StoreError::Refused(refusal)) => (refusal.kind, refusal.message),
+        other => panic!("{url}: {other:?}"),
+    }
+}
+
+/// The client library logs in only where there is a password: without one we were the default user, who may do more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_is_never_taken_for_the_default_user() {
+    let server = Server::start(Kind::Redis7);
+    with_rule(&server, "locker", RULE).await;
+    let by_host = format!("redis://locker@127.0.0.1:{}", server.port());
+    let by_socket = format!("redis+unix://{}?user=locker", server.socket().display());
+    for url in [&by_host, &by_socket] {
+        let (kind, message) = refusal(url).await;
+        assert_eq!(kind, RefusalKind::Configuration, "{message}");
+        assert!(message.contains("\"locker\"") && message.contains("TENURE_PASSWORD_FILE"), "{message}");
+        let mut config = RedisConfig::from_url(url).unwrap();
+        config.password = Some("secret".into());
+        let _backend = Redis::connect(config.clone()).await.unwrap();
+        let clients: String = ask(&server.url(), &["CLIENT", "LIST"]).await;
+        assert!(clients.contains("user=locker"), "{url}: {clients}");
+        config.password = Some("wrong".into());
+        let error = Redis::connect(config).await.unwrap_err();
+        assert!(matches!(&error, StoreError::Refused(r) if r.kind == RefusalKind::Permission), "{error:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_is_not_there_is_a_mistake_and_no_outage() {
+    for kind in Kind::ALL {
+        let server = Server::start(kind);
+        for database in ["99", "-1", "4294967296"] {
+            let (kind, message) = refusal(&format!("{}/{database}", server.url())).await;
+            assert_eq!(kind, RefusalKind::Configuration, "{message}");
+            assert!(message.contains("database"), "{message}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_of_a_cluster_is_refused_as_that() {
+    for kind in Kind::ALL {
+        let server = Server::start_with(kind, &["--cluster-enabled", "yes"]);
+        for options in ["", "?plain"] {
+            let (kind, message) = refusal(&format!("{}{options}", server.url())).await;
+            assert_eq!(kind, RefusalKind::Configuration, "{message}");
+            assert!(message.contains("node of a cluster") && !message.contains("?plain"), "{message}");
+        }
+    }
+}
+
+/// Where it cannot be seen beforehand, the first request finds out.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_of_a_cluster_that_may_not_be_asked_is_refused_too() {
+    let server = Server::start_with(Kind::Redis7, &["--cluster-enabled", "yes"]);
+    let _: redis::Value = ask(&server.url(), &["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await;
+    // It serves once it has seen for itself that nothing is missing.
+    while !ask::<String>(&server.url(), &["CLUSTER", "INFO"]).await.contains("cluster_state:ok") {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let url = with_rule(&server, "blind", "~* &* +@all -info").await;
+    let backend = connect(&url, QUICK).await;
+    let error =
+        backend.attempt(&claim("a", Mode::Exclusive, Duration::from_secs(5)), Line::Pass).await.unwrap_err();
+    assert!(matches!(&error, StoreError::Refused(r) if r.kind == RefusalKind::Configuration), "{error:?}");
+    let message = error.to_string();
+    assert!(message.contains("node of a cluster") && !message.contains("?plain"), "{message}");
+}
+
 /// A certificate authority, and what it signed, as PEM files in a folder.
 fn certificates() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
@@ -283,5 +358,31 @@ async fn tls_checks_names_and_shows_certificates() {
             let answer = Redis::connect(RedisConfig::from_url(&url).unwrap()).await;
             assert!(answer.is_err(), "{url}");
         }
+    }
+}
+
+/// They were said to be a server that cannot be reached, with which trying again helps.
+#[tokio::test(flavor = "multi_thread")]
+async fn files_that_hold_no_certificate_or_key_are_named() {
+    let folder = certificates();
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    std::fs::write(file("empty"), "").unwrap();
+    std::fs::write(file("garbage"), "garbage").unwrap();
+    let no_certificate = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    std::fs::write(file("inside"), no_certificate).unwrap();
+    let (good, key) = (file("client.pem"), file("client.key"));
+    for (options, named) in [
+        (format!("ca={}", file("nowhere")), "cannot be read: ca="),
+        (format!("ca={}", file("empty")), "holds no certificate: ca="),
+        (format!("ca={}", file("garbage")), "holds no certificate: ca="),
+        (format!("ca={key}"), "holds no certificate: ca="),
+        (format!("ca={}", file("inside")), "certificates cannot be used"),
+        (format!("cert={}&key={key}", file("empty")), "holds no certificate: cert="),
+        (format!("cert={good}&key={}", file("garbage")), "holds no private key: key="),
+        (format!("cert={good}&key={good}"), "holds no private key: key="),
+    ] {
+        let (kind, message) = refusal(&format!("rediss://localhost:1?{options}")).await;
+        assert_eq!(kind, RefusalKind::Configuration, "{options}: {message}");
+        assert!(message.contains(named) && !message.contains("InvalidClientConfig"), "{options}: {message}");
     }
 }
