@@ -45,11 +45,11 @@ fn long_version() -> &'static str {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Options of every command")]
 pub(crate) struct Global {
-    /// Where the locks are: file:DIR, redis://HOST [env: TENURE_STORE] [default: a directory of this user's]
-    #[arg(long, global = true, value_name = "URL")]
+    /// Where the locks are: file:DIR, redis://HOST [env: TENURE_STORE] [default: file:/tmp/tenure-UID, for this user]
+    #[arg(long, global = true, value_name = "URL", value_parser = not_empty)]
     pub(crate) store: Option<String>,
     /// Put every name inside this namespace: `a` is then `NS/a` [env: TENURE_NAMESPACE]
-    #[arg(long, global = true, value_name = "NS")]
+    #[arg(long, global = true, value_name = "NS", value_parser = not_empty)]
     pub(crate) namespace: Option<String>,
     /// Answer in JSON
     #[arg(long, global = true)]
@@ -444,6 +444,14 @@ pub(crate) struct Guardian {
 
 fn name(text: &str) -> Result<LockName, String> {
     LockName::new(text).map_err(|invalid| invalid.to_string())
+}
+
+fn not_empty(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        Err("it is empty; leave the option out for the default".into())
+    } else {
+        Ok(text.into())
+    }
 }
 
 fn reason(text: &str) -> Result<Reason, String> {

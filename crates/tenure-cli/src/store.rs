@@ -20,6 +20,8 @@ pub(crate) struct Store {
     /// The client for names as the user gives them: inside the namespace, if there is one.
     pub(crate) locks: Locks,
     pub(crate) namespace: Option<String>,
+    /// It is the directory that is used when none is named.
+    pub(crate) is_default: bool,
 }
 
 impl Store {
@@ -45,7 +47,8 @@ impl Store {
             None => Ok(connected.locks.clone()),
         };
         let locks = locks.map_err(|error| Failure::from_error(&error, connected.locks.store()))?;
-        Ok(Self { connected, locks, namespace })
+        let is_default = url.expose().split('?').next() == Some(StoreUrl::usual().expose());
+        Ok(Self { connected, locks, namespace, is_default })
     }
 
     /// What the library answered, told about this store.

@@ -23,8 +23,9 @@ use tenure_core::queue::Rules;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {
-    /// The directory; made if it is not there. By default `tenure` in `$XDG_RUNTIME_DIR`, and where that is not set
-    /// `tenure-UID` in the directory for temporary files.
+    /// The directory; made if it is not there. By default `/tmp/tenure-UID`, whatever the environment says; not on Linux,
+    /// `tenure-UID` in the directory for temporary files. A relative path starts where each process stands: those that stand
+    /// elsewhere have another store.
     pub directory: Option<PathBuf>,
     /// Whether other users may write to the directory: `shared`, or `shared=true`. By default a directory that others
     /// may write to is refused, because they could make themselves holders of any lock.

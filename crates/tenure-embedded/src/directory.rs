@@ -149,12 +149,10 @@ impl Drop for Directory {
     }
 }
 
+/// One for each user, whatever the environment says: cron and a login shell must find the same.
 fn default_path() -> PathBuf {
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    match runtime.filter(|path| path.is_absolute() && path.is_dir()) {
-        Some(runtime) => runtime.join("tenure"),
-        None => std::env::temp_dir().join(format!("tenure-{}", rustix::process::geteuid().as_raw())),
-    }
+    let temporary = if cfg!(target_os = "linux") { "/tmp".into() } else { std::env::temp_dir() };
+    temporary.join(format!("tenure-{}", rustix::process::geteuid().as_raw()))
 }
 
 fn make(path: &Path, is_shared: bool) -> Result<(), OpenError> {

@@ -16,7 +16,7 @@ use crate::store::Store;
 pub(crate) fn run(global: &Global, args: &Doctor) -> Outcome {
     block_on(async {
         let store = Store::open(global).await?;
-        let findings = match &store.connected.examiner {
+        let mut findings = match &store.connected.examiner {
             Some(examiner) => {
                 let found = examiner.examine().await;
                 found.map_err(|cause| {
@@ -26,6 +26,13 @@ pub(crate) fn run(global: &Global, args: &Doctor) -> Outcome {
             }
             None => Vec::new(),
         };
+        if store.is_default {
+            findings.push(Finding::advice(
+                "default store",
+                "none was named: this one is for one user of one machine",
+                "--store or $TENURE_STORE names another: file:DIR?shared for several users, redis://HOST for machines",
+            ));
+        }
         let guarantee = store.locks.guarantee();
         if global.json {
             print_json(&as_json(&store, &findings, guarantee));

@@ -1,8 +1,10 @@
 //! `tenure doctor`, and the other commands on Redis.
 
+use std::process::Stdio;
+
 use tenure_testkit::servers::{Kind, Server};
 
-use crate::support::{Scene, code};
+use crate::support::{Running, Scene, code, next_line, stderr, stdout};
 
 fn answer(scene: &Scene, arguments: &str) -> (serde_json::Value, i32) {
     let output = scene.tenure(arguments).output().unwrap();
@@ -21,6 +23,29 @@ fn the_embedded_store_is_examined() {
     assert!(subjects.contains(&"a lock".into()), "{subjects:?}");
     assert_eq!(code(&scene.tenure("doctor --require fence").output().unwrap()), 78);
     assert!(scene.is_free("tenure-doctor"));
+}
+
+/// Cron has no XDG_RUNTIME_DIR and a login shell has one: each had a store of its own, and both ran.
+#[test]
+fn the_default_store_does_not_depend_on_the_environment() {
+    let scene = Scene::new();
+    // This user's real store: a name of our own.
+    let name = scene.path("").file_name().unwrap().to_string_lossy().into_owned();
+    let mut holder = scene.run(&name, "echo ready; exec sleep 1000");
+    holder.env_remove("TENURE_STORE").env("XDG_RUNTIME_DIR", scene.path("")).stdout(Stdio::piped());
+    let mut holder = Running::start(&mut holder);
+    assert_eq!(next_line(&mut holder.lines()), "ready");
+    for (variable, value) in [("XDG_RUNTIME_DIR", None), ("TMPDIR", Some(scene.path("")))] {
+        let mut other = scene.run(&format!("{name} -n"), "echo both");
+        other.env_remove("TENURE_STORE").env_remove(variable).envs(value.map(|value| (variable, value)));
+        let output = other.output().unwrap();
+        assert_eq!((code(&output), stdout(&output).as_str()), (75, ""), "{}", stderr(&output));
+    }
+    let examined = scene.tenure("doctor").env_remove("TENURE_STORE").output().unwrap();
+    let uid = rustix::process::geteuid().as_raw();
+    assert!(stdout(&examined).starts_with(&format!("file:/tmp/tenure-{uid}\n")), "{}", stdout(&examined));
+    assert!(stdout(&examined).contains("one user of one machine"), "{}", stdout(&examined));
+    assert!(!stdout(&scene.tenure("doctor").output().unwrap()).contains("one user of one machine"));
 }
 
 #[test]
