@@ -14,21 +14,26 @@ use crate::store::{PASSWORD_FILE, STORE, Store};
 const LOCK: &str = "TENURE_LOCK";
 const TOKEN: &str = "TENURE_TOKEN";
 const STORE_KIND: &str = "TENURE_STORE_KIND";
-/// The locks that the ancestors hold, outermost first, each as `STORE#NAME#TOKEN`, separated by spaces. Ours.
+/// The locks that the ancestors hold, outermost first, each as `NAME#TOKEN`, separated by spaces. Ours.
+///
+/// Without the store, which may have many names (`localhost`, `127.0.0.1`): that a lock of this name is held under this
+/// token tells enough.
 const HELD: &str = "TENURE_HELD";
 
 /// Tells `command` its lock, and takes the secrets away.
 pub(crate) fn prepare(command: &mut Command, store: &Store, name: &LockName) {
     command.env_remove(CLAIM).env_remove(PASSWORD_FILE).env_remove(TOKEN);
-    if std::env::var_os(STORE).is_some_and(|url| StoreUrl::new(url.to_string_lossy()).has_password()) {
-        command.env_remove(STORE);
+    // The rest of the URL stays: a `tenure` inside that found none would lock in another store, and not notice.
+    let url = std::env::var_os(STORE).map(|url| StoreUrl::new(url.to_string_lossy()));
+    if let Some(url) = url.filter(StoreUrl::has_password) {
+        command.env(STORE, url.without_password().expose());
     }
     let name = store.full_name(name.as_str());
     let mut held = std::env::var(HELD).unwrap_or_default();
     if !held.is_empty() {
         held.push(' ');
     }
-    held.push_str(&identity(store, &name));
+    held.push_str(&encoded(&name));
     command.env(LOCK, name).env(STORE_KIND, store.connected.kind).env(HELD, held);
 }
 
@@ -41,10 +46,10 @@ pub(crate) fn number(command: &mut Command, token: u64) {
 /// Refuses a lock that an ancestor holds. What a long-gone ancestor left in the environment does not count.
 pub(crate) async fn refuse_nested(store: &Store, name: &LockName) -> Outcome<()> {
     let held = std::env::var(HELD).unwrap_or_default();
-    let identity = identity(store, &store.full_name(name.as_str()));
+    let full_name = encoded(&store.full_name(name.as_str()));
     let tokens = held.split(' ').filter_map(|entry| {
         let (lock, token) = entry.rsplit_once('#')?;
-        (lock == identity).then(|| token.parse::<u64>().ok())?
+        (lock == full_name).then(|| token.parse::<u64>().ok())?
     });
     for token in tokens {
         let state = store.locks.inspect(name).await.map_err(|error| store.failure(&error))?;
@@ -61,19 +66,9 @@ pub(crate) async fn refuse_nested(store: &Store, name: &LockName) -> Outcome<()>
     Ok(())
 }
 
-/// Which lock of which store, without the separators.
-fn identity(store: &Store, name: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_graphic() && byte != b'#';
-    let encode = |text: &str| -> String {
-        text.bytes()
-            .map(|byte| {
-                if plain(byte) && byte != b'%' {
-                    char::from(byte).to_string()
-                } else {
-                    format!("%{byte:02X}")
-                }
-            })
-            .collect()
-    };
-    format!("{}#{}", encode(store.locks.store()), encode(name))
+/// A name without the separators.
+fn encoded(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_graphic() && byte != b'#' && byte != b'%';
+    let encode = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    name.bytes().map(encode).collect()
 }

@@ -36,8 +36,10 @@ pub(crate) struct Cli {
 fn long_version() -> &'static str {
     use std::sync::LazyLock;
     static TEXT: LazyLock<String> = LazyLock::new(|| {
-        let stores: Vec<String> = tenure::STORES.iter().map(|store| format!("{store}:")).collect();
-        format!("{}\nstores: {}", env!("CARGO_PKG_VERSION"), stores.join(" "))
+        // A store inside one process is no use to a command.
+        let stores = tenure::STORES.iter().filter(|store| **store != "memory");
+        let stores: String = stores.map(|store| format!(" {store}:")).collect();
+        format!("{}\nstores:{stores}", env!("CARGO_PKG_VERSION"))
     });
     &TEXT
 }

@@ -1,6 +1,6 @@
 //! Where the store is: `--store`, `$TENURE_STORE`, or the default. And its secrets: read here, printed nowhere.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use tenure::{Connected, LockName, Locks, StoreUrl};
 
@@ -38,6 +38,7 @@ impl Store {
             ));
         }
         let url = url(global)?;
+        refuse_memory(&url)?;
         let connected = Connected::to(&url).await;
         let connected = connected.map_err(|error| {
             Failure::from_error(&error, &url.to_string()).hint("--store or $TENURE_STORE names another store")
@@ -85,14 +86,36 @@ fn url(global: &Global) -> Outcome<StoreUrl> {
         }
         None => variable(STORE)?.map_or_else(StoreUrl::usual, StoreUrl::new),
     };
-    let Some(file) = std::env::var_os(PASSWORD_FILE).map(PathBuf::from) else {
-        return Ok(url);
-    };
-    let password = std::fs::read_to_string(&file).map_err(|error| {
-        let what = format!("cannot read the password from {} (${PASSWORD_FILE}): {error}", file.display());
-        Failure::new(ExitCode::Configuration, what)
+    match std::env::var_os(PASSWORD_FILE) {
+        Some(file) => Ok(url.with_password(&password(file.as_ref())?)),
+        None => Ok(url),
+    }
+}
+
+/// The password in a file. None is not an empty one: without a password, a server may take us for somebody else.
+fn password(file: &Path) -> Outcome<String> {
+    let refused = |what: String| Failure::new(ExitCode::Configuration, what);
+    if file.as_os_str().is_empty() {
+        return Err(refused(format!("${PASSWORD_FILE} is set and names no file")));
+    }
+    let text = std::fs::read_to_string(file).map_err(|error| {
+        refused(format!("cannot read the password from {} (${PASSWORD_FILE}): {error}", file.display()))
     })?;
-    Ok(url.with_password(password.trim_end_matches(['\r', '\n'])))
+    match text.trim_end_matches(['\r', '\n']) {
+        "" => Err(refused(format!("the password file {} (${PASSWORD_FILE}) is empty", file.display()))),
+        password => Ok(password.into()),
+    }
+}
+
+/// A store inside a process is none between commands.
+fn refuse_memory(url: &StoreUrl) -> Outcome<()> {
+    if url.scheme() != Some("memory") {
+        return Ok(());
+    }
+    let what = "memory: is a store inside one process, and each command is a process of its own: they would not exclude \
+                each other";
+    let hint = "file:DIR is for the processes of this machine, redis://HOST for those of many";
+    Err(Failure::new(ExitCode::Configuration, what).hint(hint))
 }
 
 fn variable(name: &str) -> Outcome<Option<String>> {

@@ -118,13 +118,29 @@ fn a_nested_run_of_the_same_lock_is_refused_and_of_another_is_not() {
     assert_eq!(code(&output), 78, "{}", stderr(&output));
     assert!(stderr(&output).contains("wait for itself"), "{}", stderr(&output));
     assert_eq!(stdout(&output), "");
-    for other in ["y", "x --namespace n", "x --store memory:"] {
+    let elsewhere = format!("x --store file:{}", scene.path("elsewhere").display());
+    for other in ["y", "x --namespace n", &elsewhere] {
         let output = scene.run("x", &inner(other)).output().unwrap();
         assert_eq!((code(&output), stdout(&output).as_str()), (0, "inner\n"), "{other}: {}", stderr(&output));
     }
     // Also with another lock in between.
     let output = scene.run("x", &format!("{tenure} run y -- {}", inner("x"))).output().unwrap();
     assert_eq!(code(&output), 78);
+}
+
+/// The names of the stores were compared, and one server has many: the inner run waited for the outer one for ever.
+#[test]
+fn a_nested_run_is_refused_by_whatever_name_it_calls_the_store() {
+    let scene = Scene::on_redis();
+    let tenure = env!("CARGO_BIN_EXE_tenure");
+    let server = scene.server.as_ref().unwrap();
+    let by_name = format!("redis://localhost:{}", server.port());
+    let by_socket = format!("redis+unix://{}", server.socket().display());
+    for other in [by_name, by_socket] {
+        let inner = format!("{tenure} --store {other} run x --wait 10s -- echo inner");
+        let output = scene.run("x", &inner).output().unwrap();
+        assert_eq!((code(&output), stdout(&output).as_str()), (78, ""), "{other}: {}", stderr(&output));
+    }
 }
 
 #[test]
