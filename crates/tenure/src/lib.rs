@@ -156,3 +156,18 @@ fn misconfigured(message: String) -> Error {
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It said that this build has file: and memory:, which left its reader looking for another build.
+    #[test]
+    fn a_store_that_was_not_compiled_in_names_its_feature() {
+        for (url, feature) in [("redis://h", "redis"), ("redis+unix:///s", "redis"), ("file:/x", "embedded")]
+        {
+            let error = unknown(&StoreUrl::new(url)).to_string();
+            assert!(error.contains(&format!("cargo feature `{feature}`")), "{error}");
+        }
+    }
+}

@@ -26,16 +26,6 @@ async fn a_path_is_told_how_it_is_written_as_a_store() {
     }
 }
 
-/// It said that this build has file: and memory:, which leaves a reader looking for another build.
-#[cfg(not(feature = "redis"))]
-#[tokio::test]
-async fn a_store_that_was_not_compiled_in_names_its_feature() {
-    for url in ["redis://h", "rediss://h", "redis+unix:///s"] {
-        let error = connect(url).await.unwrap_err().to_string();
-        assert!(error.contains("cargo feature `redis`"), "{error}");
-    }
-}
-
 #[tokio::test]
 async fn a_scheme_may_be_in_capitals() {
     assert_eq!(connect("MEMORY:").await.unwrap().store(), "memory:");

@@ -25,7 +25,7 @@ fn the_embedded_store_is_examined() {
     assert!(scene.is_free("tenure-doctor"));
 }
 
-/// Cron has no XDG_RUNTIME_DIR and a login shell has one: each had a store of its own, and both ran.
+/// Cron has no `XDG_RUNTIME_DIR` and a login shell has one: each had a store of its own, and both ran.
 #[test]
 fn the_default_store_does_not_depend_on_the_environment() {
     let scene = Scene::new();
