@@ -59,8 +59,8 @@ fn ignored() -> io::Result<u64> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Event {
     pub(crate) signal: Signal,
-    /// Whether the kernel sent it: for INT, QUIT, TSTP and WINCH that is the terminal, which sends it to the whole
-    /// foreground group.
+    /// Whether the kernel sent it: that is the terminal. INT, QUIT, TSTP and WINCH it sends to the whole foreground
+    /// group; HUP and CONT, when it hangs up, to the leader of the session alone.
     pub(crate) is_from_terminal: bool,
 }
 

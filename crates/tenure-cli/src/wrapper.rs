@@ -273,7 +273,9 @@ impl Wrapper {
     fn forward(&mut self, event: Event) {
         self.is_told_to_end |=
             matches!(event.signal, Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP | Signal::SIGQUIT);
-        if self.shares_group && event.is_from_terminal {
+        // When the terminal is gone, the kernel tells that to the leader of the session alone, and continues it alone.
+        let is_hang_up = matches!(event.signal, Signal::SIGHUP | Signal::SIGCONT);
+        if self.shares_group && event.is_from_terminal && !is_hang_up {
             self.is_interrupted |= event.signal == Signal::SIGINT;
         } else {
             self.order(&Order::Signal { number: event.signal as i32 });

@@ -9,7 +9,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use crate::running::{holding, waiting};
-use crate::support::{Running, Scene, eventually};
+use crate::support::{Running, Scene, eventually, is_alive};
 
 /// A process that leads a session on a terminal of its own.
 struct Terminal {
@@ -20,32 +20,41 @@ struct Terminal {
     process: Running,
 }
 
+/// Starts the leader of a session on a terminal of its own; answers the other end of that. To close it is to hang up.
+fn start_on_terminal(mut command: Command, columns: u16) -> (std::fs::File, Running) {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let name = ptsname(&master, Vec::new()).unwrap();
+    let slave =
+        rustix::fs::open(&name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+    let size = rustix::termios::Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    rustix::termios::tcsetwinsize(&slave, size).unwrap();
+    let end = || Stdio::from(slave.try_clone().unwrap());
+    command.stdin(end()).stdout(end()).stderr(end());
+    let take_terminal = move || {
+        rustix::process::setsid()?;
+        rustix::process::ioctl_tiocsctty(&slave)?;
+        Ok(())
+    };
+    // SAFETY: two system calls, nothing else, between fork and exec.
+    #[expect(unsafe_code, reason = "there is no safe way to give a child its controlling terminal")]
+    unsafe {
+        command.pre_exec(take_terminal);
+    }
+    let process = Running::start(&mut command);
+    // The command still has the slave: without this, the screen would never end.
+    drop(command);
+    (std::fs::File::from(master), process)
+}
+
 impl Terminal {
-    fn start(mut command: Command) -> Self {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
-        grantpt(&master).unwrap();
-        unlockpt(&master).unwrap();
-        let name = ptsname(&master, Vec::new()).unwrap();
-        let slave =
-            rustix::fs::open(&name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap();
-        let size = rustix::termios::Winsize { ws_row: 24, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
-        rustix::termios::tcsetwinsize(&slave, size).unwrap();
-        let end = || Stdio::from(slave.try_clone().unwrap());
-        command.stdin(end()).stdout(end()).stderr(end());
-        let take_terminal = move || {
-            rustix::process::setsid()?;
-            rustix::process::ioctl_tiocsctty(&slave)?;
-            Ok(())
-        };
-        // SAFETY: two system calls, nothing else, between fork and exec.
-        #[expect(unsafe_code, reason = "there is no safe way to give a child its controlling terminal")]
-        unsafe {
-            command.pre_exec(take_terminal);
-        }
-        let process = Running::start(&mut command);
-        // The command still has the slave: without this, the screen would never end.
-        drop(command);
-        let keyboard = std::fs::File::from(master);
+    fn start(command: Command) -> Self {
+        Self::of_width(command, 100)
+    }
+
+    fn of_width(command: Command, columns: u16) -> Self {
+        let (keyboard, process) = start_on_terminal(command, columns);
         let screen = Arc::new(Mutex::new(String::new()));
         let (mut reader, writer) = (keyboard.try_clone().unwrap(), screen.clone());
         std::thread::spawn(move || {
@@ -138,6 +147,23 @@ fn ctrl_c_ends_it_with_130() {
     terminal.type_in("\u{3}");
     assert_eq!(terminal.process.0.wait().unwrap().code(), Some(130));
     assert!(scene.is_free("x"));
+}
+
+/// As `xterm -e`, `docker run -it` and `ssh -t` start it: the leader of the session, and the only one whom the kernel
+/// tells that the terminal is gone. It used to keep that to itself, and the lock with it.
+#[test]
+fn a_terminal_that_hangs_up_ends_the_command() {
+    let scene = Scene::new();
+    for verb in ["run", "once", "elect"] {
+        let mut command = scene.tenure(verb);
+        command.args(["x", "--", "sh", "-c", "echo $$ > pid; while :; do sleep 0.05; done"]);
+        let (terminal, mut process) = start_on_terminal(command, 80);
+        let pid = scene.pid_in("pid");
+        drop(terminal);
+        assert_eq!(process.ended(), 129, "{verb}");
+        assert!(!is_alive(pid) && scene.is_free("x"), "{verb}");
+        std::fs::remove_file(scene.path("pid")).unwrap();
+    }
 }
 
 /// Its output goes through a pipe, but it is a job of the terminal like any other.
