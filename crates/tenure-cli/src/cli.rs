@@ -322,7 +322,7 @@ pub(crate) struct Renew {
     /// The lock, to be sure: the claim says which
     #[arg(value_parser = name)]
     pub(crate) name: Option<LockName>,
-    /// How long it lives from now on [default: as it was acquired]
+    /// How long it lives from now on, at least: what is left is never shortened [default: as it was acquired]
     #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true)]
     pub(crate) ttl: Option<Ttl>,
     #[command(flatten)]

@@ -13,6 +13,7 @@ compile_error!(
 mod child_env;
 mod claim_source;
 mod cli;
+mod closed_stdout;
 mod commands;
 mod exit_code;
 mod failure;

@@ -18,15 +18,24 @@ use crate::exit_code::{ExitCode, of_signal};
 
 /// Prints to stdout, colours only where they are wanted. Where the reader is gone, ends the program.
 pub(crate) fn print(text: &str) {
-    let mut stdout = anstream::stdout().lock();
-    if let Err(error) = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+    if let Err(error) = try_print(text) {
         end_quietly(&error);
     }
 }
 
+/// As [`print`], for those that have something to put right first if it cannot be printed.
+pub(crate) fn try_print(text: &str) -> io::Result<()> {
+    let mut stdout = anstream::stdout().lock();
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())
+}
+
 pub(crate) fn print_json(value: &impl Serialize) {
+    print(&json_line(value));
+}
+
+pub(crate) fn json_line(value: &impl Serialize) -> String {
     let json = serde_json::to_string(value).expect("text and numbers always make JSON");
-    print(&format!("{json}\n"));
+    format!("{json}\n")
 }
 
 /// Writes to stdout as it is, past every buffer, also where stdout would rather not block.

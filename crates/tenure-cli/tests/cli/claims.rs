@@ -115,3 +115,60 @@ fn a_busy_acquire_prints_nothing_on_stdout() {
     }
     assert_eq!(code(&scene.tenure("acquire x -n -E 3").output().unwrap()), 3);
 }
+
+/// It used to keep the lock for all of its ttl, with a claim that nobody had.
+#[test]
+fn a_claim_that_cannot_be_delivered_is_given_back() {
+    let scene = Scene::new();
+    let full = || Stdio::from(std::fs::File::options().write(true).open("/dev/full").unwrap());
+    let unread = || {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        Stdio::from(writer)
+    };
+    let ways: [(&dyn Fn() -> Stdio, i32, &str); 2] = [(&full, 70, "No space left"), (&unread, 141, "")];
+    for (stdout, expected, told) in ways {
+        for arguments in ["acquire x --ttl 1m", "acquire x --ttl 1m --json", "acquire x --ttl 1m --export"] {
+            let output = scene.tenure(arguments).stdout(stdout()).stderr(Stdio::piped()).output().unwrap();
+            assert_eq!(code(&output), expected, "{arguments}: {}", stderr(&output));
+            assert!(stderr(&output).contains(told), "{}", stderr(&output));
+            assert!(scene.is_free("x"), "{arguments}");
+        }
+    }
+}
+
+#[test]
+fn without_standard_output_nothing_is_locked() {
+    let scene = Scene::new();
+    let mut shell = std::process::Command::new("sh");
+    let script = format!("{} acquire x --ttl 1m >&-", env!("CARGO_BIN_EXE_tenure"));
+    let output = shell.args(["-c", &script]).env("TENURE_STORE", scene.store()).output().unwrap();
+    assert_eq!(code(&output), 78, "{}", stderr(&output));
+    assert!(stderr(&output).contains("standard output is closed"), "{}", stderr(&output));
+    assert!(!scene.path("store").exists());
+}
+
+/// The store never shortens; that was told as if it had.
+#[test]
+fn a_renewal_never_shortens_and_does_not_say_so() {
+    let scene = Scene::new();
+    let claim = acquire(&scene, "x --ttl 10m")["claim"].as_str().unwrap().to_owned();
+    let renewed = scene.tenure("renew --ttl 100ms --json").env("TENURE_CLAIM", &claim).output().unwrap();
+    let renewed: Value = serde_json::from_slice(&renewed.stdout).unwrap();
+    assert_eq!(renewed["ttl_ms"], 100);
+    let (valid, left) = (renewed["valid_for_ms"].as_u64().unwrap(), 600_000);
+    assert!(500_000 < valid && valid < left, "{renewed}");
+}
+
+#[test]
+fn what_a_longer_ttl_would_not_have_helped_gets_no_such_advice() {
+    let scene = Scene::new();
+    let claim = acquire(&scene, "x --ttl 1m")["claim"].as_str().unwrap().to_owned();
+    scene.tenure("release").env("TENURE_CLAIM", &claim).status().unwrap();
+    for verb in ["release", "renew"] {
+        let output = scene.tenure(verb).env("TENURE_CLAIM", &claim).output().unwrap();
+        assert_eq!(code(&output), 76, "{verb}");
+        assert!(!stderr(&output).contains("--ttl"), "{}", stderr(&output));
+        assert_eq!(stderr(&output).contains("only its owner knows"), verb == "renew", "{}", stderr(&output));
+    }
+}
