@@ -4,7 +4,7 @@
 //! mapping from the library's errors to exit codes is here and nowhere else.
 
 use serde_json::json;
-use tenure::{Error, RefusalKind};
+use tenure::{Error, RefusalKind, Why};
 
 use crate::cli::LogFormat;
 use crate::exit_code::ExitCode;
@@ -29,6 +29,11 @@ impl Failure {
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
+    }
+
+    /// What would have helped against the loss of a lock: if it ran out because of a silence, a longer ttl.
+    pub(crate) fn hint_at_silence(self, why: &Why) -> Self {
+        if *why == Why::Expired { self.hint("a longer --ttl bears a longer silence") } else { self }
     }
 
     /// Whether the same command may be run again without harm.
@@ -68,7 +73,7 @@ impl Failure {
             Error::Unavailable { .. } => {
                 failure.retry_safe(true).hint("--store names another store, -v tells more")
             }
-            Error::Lost { .. } => failure.retry_safe(false).hint("a longer --ttl bears a longer silence"),
+            Error::Lost { why, .. } => failure.retry_safe(false).hint_at_silence(why),
             _ => failure,
         }
     }

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tenure::{Lease, LeaseState, LockName};
+use tenure::{Lease, LeaseState, LockName, Why};
 
 use crate::cli::{OnLost, TtlArg};
 use crate::exit_code::ExitCode;
@@ -85,9 +85,10 @@ impl<'a> Job<'a> {
 
     /// That the lock was lost, and what became of the command.
     pub(crate) fn lost(&self, store: &Store, state: &LeaseState, is_enforced: bool) -> Failure {
-        let why = match state {
-            LeaseState::Lost { why } => why.to_string(),
-            _ => "a renewal came too late".into(),
+        // Where the lease does not know it yet, the guardian did, from the clock alone.
+        let (why, told) = match state {
+            LeaseState::Lost { why } => (why, why.to_string()),
+            _ => (&Why::Expired, "a renewal came too late".into()),
         };
         let end = match (is_enforced, self.on_lost) {
             (true, _) => "the command was ended before the lease was",
@@ -95,8 +96,8 @@ impl<'a> Job<'a> {
             (false, _) => "the command ended too late",
         };
         let name = self.name;
-        let what = format!("lock {name:?} on store {} was lost: {why}; {end}", store.locks.store());
-        Failure::new(ExitCode::Lost, what).retry_safe(false).hint("a longer --ttl bears a longer silence")
+        let what = format!("lock {name:?} on store {} was lost: {told}; {end}", store.locks.store());
+        Failure::new(ExitCode::Lost, what).retry_safe(false).hint_at_silence(why)
     }
 }
 

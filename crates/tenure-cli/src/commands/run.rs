@@ -24,7 +24,7 @@ pub(crate) fn run(global: &Global, args: &Run) -> Outcome<u8> {
         child_env::refuse_nested(&store, &args.name).await?;
         // Started before the lock is held: it costs the others nothing then.
         let mut wrapper = Wrapper::start(&job, &store, None).map_err(internal("start the guardian"))?;
-        let end = locked(args, &job, &store, &mut wrapper, &events).await;
+        let end = locked(args, &job, &store, &mut wrapper, &events, global.log_format).await;
         store.close().await;
         Ok(end?.code())
     })
@@ -36,6 +36,7 @@ async fn locked(
     store: &Store,
     wrapper: &mut Wrapper,
     events: &Events,
+    format: LogFormat,
 ) -> Outcome<End> {
     let wait = args.wait.wait();
     let mut lock = wanted(store, &args.name, &args.ttl, &args.mode, wait);
@@ -53,7 +54,7 @@ async fn locked(
     let how = match over? {
         Over::Covered(how) => how,
         Over::Lost { how, failure } if args.on_lost == OnLost::Ignore => {
-            failure.report(LogFormat::Text);
+            failure.report(format);
             how
         }
         Over::Lost { failure, .. } => return Err(failure),

@@ -109,6 +109,7 @@ fn a_wrapper_stopped_past_the_ttl_finds_its_command_ended_and_exits_76() {
     assert_eq!(run.ended(), 76);
     let told = std::io::read_to_string(run.0.stderr.take().unwrap()).unwrap();
     assert!(told.contains("\"x\"") && told.contains("was lost"), "{told}");
+    assert!(told.contains("a longer --ttl"), "{told}");
     assert!(scene.is_free("x"));
 }
 
@@ -198,7 +199,7 @@ fn an_evicted_run_ends_its_command_and_exits_76() {
     assert_eq!(run.ended(), 76);
     assert_eq!(scene.line_of("asked"), "term");
     let told = std::io::read_to_string(run.0.stderr.take().unwrap()).unwrap();
-    assert!(told.contains("stuck since noon"), "{told}");
+    assert!(told.contains("stuck since noon") && !told.contains("--ttl"), "{told}");
     assert_eq!(next.ended(), 0);
 }
 
