@@ -107,8 +107,9 @@ fn fitting_grace(ttl: Duration, grace: Option<Duration>) -> Outcome<Duration> {
         None => Ok(USUAL_GRACE.min(ttl / 4)),
         Some(grace) if grace <= ttl / 2 => Ok(grace),
         Some(grace) => {
-            let what =
-                format!("--grace {grace:?} does not fit --ttl {ttl:?}: it may be half of it, {:?}", ttl / 2);
+            // To the millisecond: it may be about one.
+            let [grace, ttl, half] = [grace, ttl, ttl / 2].map(humantime::format_duration);
+            let what = format!("--grace {grace} does not fit --ttl {ttl}: it may be half of it, {half}");
             Err(Failure::new(ExitCode::Configuration, what).hint("a longer --ttl or a shorter --grace"))
         }
     }

@@ -1,6 +1,6 @@
 //! What is printed: tables, and text of other parties made harmless.
 //!
-//! Owns the wording of times. The JSON shapes are in `json.rs`. A reader that went away ends the program as SIGPIPE would, without
+//! The JSON shapes are in `json.rs`. A reader that went away ends the program as SIGPIPE would, without
 //! a word.
 
 use std::fmt::Write as _;
@@ -12,7 +12,8 @@ use comfy_table::{ContentArrangement, Table, presets};
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::Serialize;
 use tenure::clock::SystemClock;
-use tenure::{Clock, Holder, LockState};
+use tenure::{Clock, Holder, LockState, in_words};
+use unicode_width::UnicodeWidthStr;
 
 use crate::exit_code::{ExitCode, of_signal};
 
@@ -93,18 +94,6 @@ const fn is_deceptive(c: char) -> bool {
         | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// `duration` as people say it, in one or two units.
-pub(crate) fn roughly(duration: Duration) -> String {
-    let seconds = duration.as_secs();
-    match seconds {
-        0 => format!("{}ms", duration.as_millis()),
-        1..60 => format!("{seconds}s"),
-        60..3600 => format!("{}m {}s", seconds / 60, seconds % 60),
-        3600..86_400 => format!("{}h {}m", seconds / 3600, seconds / 60 % 60),
-        _ => format!("{}d {}h", seconds / 86_400, seconds / 3600 % 24),
-    }
-}
-
 /// The present moment, `ago` earlier, as a timestamp.
 pub(crate) fn timestamp(ago: Duration) -> String {
     let now = UNIX_EPOCH + Duration::from_micros(SystemClock.unix_micros());
@@ -115,35 +104,48 @@ const BOLD: Style = Style::new().bold();
 const FREE: Style = AnsiColor::Green.on_default();
 const HELD: Style = AnsiColor::Yellow.on_default();
 
+/// Columns that a name may take in a table before the other rows are not padded for it any more.
+const NAME_COLUMNS_MAX: usize = 48;
+
 /// Many locks as a table, one row for each holder.
 pub(crate) fn locks_table(locks: &[LockState]) -> String {
     let mut table = table();
     table.set_header(["LOCK", "HELD BY", "MODE", "FOR", "EXPIRES IN", "TOKEN", "WAITING"]);
+    // On a terminal, long ones are wrapped instead.
+    let is_wrapped = terminal_width().is_some();
+    let mut long_names = vec![None];
     for lock in locks {
         let waiting = match lock.waiters.len() {
             0 => "-".to_string(),
             n => n.to_string(),
         };
-        if lock.holders.is_empty() {
+        let name = clean(lock.name.as_str());
+        let is_long = !is_wrapped && name.width() > NAME_COLUMNS_MAX;
+        let cell = if is_long { String::new() } else { name.clone() };
+        let rows = if lock.holders.is_empty() {
             // A thing that was done once is held by nobody, and still worth a line.
-            let done = lock.settled_for.map(|kept| format!("(done, kept for {})", roughly(kept)));
-            table.add_row([
-                clean(lock.name.as_str()),
-                done.unwrap_or_else(|| "-".into()),
-                "-".into(),
-                "-".into(),
-                "-".into(),
-                "-".into(),
-                waiting,
-            ]);
-            continue;
-        }
-        for holder in &lock.holders {
-            let [label, mode, since, expires, token] = holder_cells(holder);
-            table.add_row([clean(lock.name.as_str()), label, mode, since, expires, token, waiting.clone()]);
+            let done = lock.settled_for.map(|kept| format!("(done, kept for {})", in_words(kept)));
+            let nothing = || "-".to_string();
+            vec![[done.unwrap_or_else(nothing), nothing(), nothing(), nothing(), nothing()]]
+        } else {
+            lock.holders.iter().map(holder_cells).collect()
+        };
+        for [label, mode, since, expires, token] in rows {
+            table.add_row([cell.clone(), label, mode, since, expires, token, waiting.clone()]);
+            long_names.push(is_long.then(|| name.clone()));
         }
     }
-    trimmed(&table)
+    if is_wrapped {
+        return trimmed(&table);
+    }
+    let lines = trimmed(&table);
+    lines.lines().zip(long_names).fold(String::new(), |mut text, (line, long_name)| {
+        let _ = match long_name {
+            None => writeln!(text, "{line}"),
+            Some(name) => writeln!(text, "{name}  {}", line.trim_start()),
+        };
+        text
+    })
 }
 
 /// One lock: a heading, who holds it, who waits.
@@ -151,7 +153,7 @@ pub(crate) fn lock_page(state: &LockState) -> String {
     let (style, word) = if state.is_held() { (HELD, "held") } else { (FREE, "free") };
     let mut page = format!("{BOLD}{}{BOLD:#} is {style}{word}{style:#}\n", clean(state.name.as_str()));
     if let Some(kept) = state.settled_for {
-        let _ = writeln!(page, "done; the record is kept for {}", roughly(kept));
+        let _ = writeln!(page, "done; the record is kept for {}", in_words(kept));
     }
     if state.is_held() {
         let mut table = table();
@@ -171,7 +173,7 @@ pub(crate) fn lock_page(state: &LockState) -> String {
                 (i + 1).to_string(),
                 clean(waiter.label.as_str()),
                 waiter.mode.map_or_else(|| "-".into(), |mode| mode.to_string()),
-                waiter.waiting_for.map_or_else(|| "-".into(), roughly),
+                waiter.waiting_for.map_or_else(|| "-".into(), in_words),
                 waiter.reason.as_ref().map_or_else(|| "-".into(), |reason| clean(reason.as_str())),
             ]);
         }
@@ -189,8 +191,8 @@ fn holder_cells(holder: &Holder) -> [String; 5] {
     [
         label,
         holder.mode.map_or_else(unknown, |mode| mode.to_string()),
-        holder.held_for.map_or_else(unknown, roughly),
-        holder.expires_in.map_or_else(unknown, roughly),
+        holder.held_for.map_or_else(unknown, in_words),
+        holder.expires_in.map_or_else(unknown, in_words),
         holder.token.map_or_else(unknown, |token| token.to_string()),
     ]
 }
@@ -230,12 +232,5 @@ mod tests {
         assert_eq!(clean("a\u{1b}[31mb\r\u{9b}0m"), "a\\u{1b}[31mb\\u{d}\\u{9b}0m");
         assert_eq!(clean("invoice\u{202e}gpj\u{200b}"), "invoice\\u{202e}gpj\\u{200b}");
         assert_eq!(clean("größe 🔒 名前"), "größe 🔒 名前");
-    }
-
-    #[test]
-    fn times_are_said_in_two_units_at_most() {
-        let say = |seconds| roughly(Duration::from_secs(seconds));
-        assert_eq!([say(5), say(65), say(3_700), say(90_000)], ["5s", "1m 5s", "1h 1m", "1d 1h"]);
-        assert_eq!(roughly(Duration::from_millis(12)), "12ms");
     }
 }

@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use anstyle::Style;
 use tenure::clock::{Clock, SystemClock, sleep_until};
-use tenure::{Label, LockState, Locks};
+use tenure::{Label, LockState, Locks, in_words};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use crate::output::{clean, roughly};
+use crate::output::clean;
 
 /// Shorter waits pass without a line: it would only flicker.
 const SILENT_FOR: Duration = Duration::from_millis(300);
+const USUAL_COLUMNS: u16 = 80;
 const REFRESH_EVERY: Duration = Duration::from_secs(1);
 
 /// Shows the line for as long as it is polled; erases it when dropped. Never completes.
@@ -47,7 +48,7 @@ fn line(state: &LockState, me: &Label, left: Option<Duration>) -> String {
             let _ = write!(line, " and {} more", state.holders.len() - 1);
         }
         if let Some(held_for) = holder.held_for {
-            let _ = write!(line, " for {}", roughly(held_for));
+            let _ = write!(line, " for {}", in_words(held_for));
         }
         if let Some(reason) = &holder.reason {
             let _ = write!(line, " ({})", clean(reason.as_str()));
@@ -57,14 +58,16 @@ fn line(state: &LockState, me: &Label, left: Option<Duration>) -> String {
         let _ = write!(line, ", place {} of {} in line", place + 1, state.waiters.len());
     }
     if let Some(left) = left {
-        let _ = write!(line, ", giving up in {}", roughly(left));
+        let _ = write!(line, ", giving up in {}", in_words(left));
     }
     line
 }
 
 fn write(line: &str) {
     const DIM: Style = Style::new().dimmed();
-    let width = rustix::termios::tcgetwinsize(std::io::stderr()).map_or(80, |size| size.ws_col.max(20));
+    let width = rustix::termios::tcgetwinsize(std::io::stderr()).map_or(0, |size| size.ws_col);
+    // Some terminals do not know their width and say 0.
+    let width = if width == 0 { USUAL_COLUMNS } else { width.max(20) };
     let line = cut(line, usize::from(width) - 1);
     let stderr = std::io::stderr();
     let style = match anstream::AutoStream::choice(&stderr) {

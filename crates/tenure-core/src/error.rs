@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::backend::{Holder, Refusal, RefusalKind, StoreError, Why};
 use crate::name::{InvalidName, LockName};
 use crate::token::FencingToken;
+use crate::words::in_words;
 
 /// What tenure answers with.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -27,7 +28,7 @@ pub enum Error {
         holder: Option<Box<Holder>>,
     },
     /// The caller waited as long as it wanted, and others were still ahead.
-    #[error("timed out after {} waiting for lock {lock:?} on {store}{}", coarse(*.waited), Held(.holder.as_deref()))]
+    #[error("timed out after {} waiting for lock {lock:?} on {store}{}", in_words(*.waited), Held(.holder.as_deref()))]
     TimedOut {
         /// Which lock.
         lock: LockName,
@@ -133,7 +134,7 @@ impl fmt::Display for Held<'_> {
         let Some(holder) = self.0 else { return Ok(()) };
         write!(f, ", held by {}", holder.label)?;
         if let Some(held_for) = holder.held_for {
-            write!(f, " for {}", coarse(held_for))?;
+            write!(f, " for {}", in_words(held_for))?;
         }
         if let Some(reason) = &holder.reason {
             write!(f, " ({reason})")?;
@@ -156,10 +157,4 @@ impl fmt::Display for On<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.map_or(Ok(()), |store| write!(f, " by {store}"))
     }
-}
-
-/// `duration` to three digits or so: people read it.
-fn coarse(duration: Duration) -> String {
-    let millis = duration.as_millis();
-    if millis < 10_000 { format!("{millis}ms") } else { format!("{}s", millis / 1000) }
 }

@@ -16,6 +16,7 @@ use crate::claim::{Claim, ClaimId};
 use crate::client::Shared;
 use crate::clock::sleep_until;
 use crate::lease::{Due, Hold};
+use crate::words::in_words;
 
 /// How many claims one request renews at most.
 const BATCH_MAX: usize = 4096;
@@ -131,7 +132,7 @@ async fn renew(shared: &Arc<Shared>, batch: &[Arc<Hold>]) {
             Some(Ok(Renewal::Lost(why))) => hold.lose(why),
             Some(Err(error)) => retry(shared, hold, patience, &error),
             None => {
-                let error = StoreError::unknown(format!("nothing within {patience:?}"));
+                let error = StoreError::unknown(format!("nothing within {}", in_words(patience)));
                 retry(shared, hold, patience, &error);
             }
         }

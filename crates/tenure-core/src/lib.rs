@@ -59,6 +59,7 @@ mod stats;
 mod token;
 mod ttl;
 mod waiting;
+mod words;
 
 pub use async_trait::async_trait;
 pub use bytes::Bytes;
@@ -90,3 +91,4 @@ pub use once::{DoOnce, OUTCOME_BYTES_MAX, Once, OnceStatus};
 pub use stats::{Distribution, Stats};
 pub use token::FencingToken;
 pub use ttl::{InvalidTtl, Ttl, drift_margin};
+pub use words::in_words;

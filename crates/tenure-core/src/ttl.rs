@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::words::in_words;
+
 /// How long a grant lives without renewal: 50 ms to 24 h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Duration", into = "Duration")]
@@ -12,7 +14,7 @@ pub struct Ttl(Duration);
 
 /// Why a ttl was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a ttl must lie between 50ms and 24h, this one is {0:?}")]
+#[error("a ttl must lie between 50ms and 24h, this one is {}", in_words(*.0))]
 pub struct InvalidTtl(pub Duration);
 
 impl Ttl {
@@ -54,7 +56,7 @@ impl Default for Ttl {
 
 impl fmt::Display for Ttl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.0)
+        f.write_str(&in_words(self.0))
     }
 }
 

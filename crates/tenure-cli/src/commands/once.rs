@@ -7,17 +7,17 @@ use std::io;
 use std::time::Duration;
 
 use serde::Serialize;
-use tenure::{Bytes, DoOnce, Error, Lease, LeaseState, Once, OnceStatus};
+use tenure::{Bytes, DoOnce, Error, Lease, LeaseState, Once, OnceStatus, in_words};
 use tokio::sync::Notify;
 
-use super::{End, Waited, block_on, told, wait_for};
+use super::{End, Waited, block_on, told, told_busy, wait_for};
 use crate::child_env;
 use crate::cli::{self, Global, OnLost};
 use crate::exit_code::ExitCode;
 use crate::failure::{Failure, Outcome, internal};
 use crate::guardian::wire::How;
 use crate::job::{Job, Over};
-use crate::output::{clean, end_quietly, note, print, print_json, roughly, write_through};
+use crate::output::{clean, end_quietly, note, print, print_json, write_through};
 use crate::record::{KEPT_BYTES_MAX, Record};
 use crate::signals::{Blocked, Events, FORWARDED, STOPPING};
 use crate::store::Store;
@@ -228,7 +228,7 @@ async fn look(global: &Global, args: &cli::Once) -> Outcome {
         print_json(&StatusJson { name, status, label, kept_for_ms });
     } else {
         let by = label.map(|label| format!(", by {}", clean(&label)));
-        let kept = kept_for.map(|kept| format!("; the record is kept for {}", roughly(kept)));
+        let kept = kept_for.map(|kept| format!("; the record is kept for {}", in_words(kept)));
         print(&format!("{} is {status}{}\n", clean(&name), by.or(kept).unwrap_or_default()));
     }
     Ok(code)

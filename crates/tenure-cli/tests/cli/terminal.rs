@@ -311,6 +311,16 @@ fn while_it_waits_one_line_tells_for_whom_and_then_it_is_gone() {
 }
 
 #[test]
+fn a_terminal_that_does_not_know_its_width_is_taken_for_a_usual_one() {
+    let scene = Scene::new();
+    let _holder = holding(&scene, "x");
+    let mut terminal = Terminal::of_width(scene.run("x --wait 1m", "true"), 0);
+    terminal.expect("waiting for x, held by ");
+    terminal.type_in("\u{3}");
+    assert_eq!(terminal.process.ended(), 130);
+}
+
+#[test]
 fn ctrl_c_while_waiting_gives_up_the_place() {
     let scene = Scene::new();
     let _holder = holding(&scene, "x");
