@@ -352,6 +352,9 @@ pub(crate) struct Ls {
     /// Only names that start so
     #[arg(default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
+    /// Only locks that somebody holds or waits for, without what was done once
+    #[arg(long)]
+    pub(crate) held: bool,
 }
 
 #[derive(Debug, Args)]

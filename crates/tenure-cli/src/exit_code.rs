@@ -6,7 +6,7 @@
 pub(crate) enum ExitCode {
     /// Done as asked.
     Done = 0,
-    /// Answered, and the answer is no: `check` on a free lock.
+    /// Answered, and the answer is no: `check` or `evict` on a free lock.
     No = 1,
     /// The command line makes no sense.
     Usage = 2,

@@ -15,6 +15,9 @@ pub(crate) struct LockJson<'a> {
     token: Option<FencingToken>,
     holders: Vec<HolderJson<'a>>,
     waiters: Vec<WaiterJson<'a>>,
+    /// Whether `once` has done it, and for how long that is still kept.
+    done: bool,
+    kept_for_ms: Option<u64>,
     /// Only where a claim was asked about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) mine: Option<bool>,
@@ -28,6 +31,8 @@ struct HolderJson<'a> {
     expires_in_ms: Option<u64>,
     mode: Option<String>,
     reason: Option<&'a str>,
+    /// Whether its renewals are refused, and it only waits to expire.
+    evicted: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -46,6 +51,7 @@ impl<'a> From<&'a LockState> for LockJson<'a> {
             expires_in_ms: holder.expires_in.map(millis),
             mode: holder.mode.map(|mode| mode.to_string()),
             reason: holder.reason.as_ref().map(Reason::as_str),
+            evicted: holder.evicted,
         });
         let waiters = lock.waiters.iter().zip(1..).map(|(waiter, position)| WaiterJson {
             label: waiter.label.as_str(),
@@ -58,6 +64,8 @@ impl<'a> From<&'a LockState> for LockJson<'a> {
             token: lock.token,
             holders: holders.collect(),
             waiters: waiters.collect(),
+            done: lock.settled_for.is_some(),
+            kept_for_ms: lock.settled_for.map(millis),
             mine: None,
         }
     }

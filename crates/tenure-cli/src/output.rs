@@ -70,6 +70,17 @@ pub(crate) fn end_quietly(error: &io::Error) -> ! {
     std::process::exit(of_signal(SIGPIPE).into());
 }
 
+/// Ends the program if the reader of stdout is gone, for those that have nothing to print and would never notice.
+pub(crate) fn end_without_reader() {
+    let stdout = rustix::stdio::stdout();
+    let mut ready = [PollFd::new(&stdout, PollFlags::empty())];
+    let at_once = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+    let is_answered = poll(&mut ready, Some(&at_once)).is_ok();
+    if is_answered && ready[0].revents().intersects(PollFlags::ERR | PollFlags::HUP) {
+        end_quietly(&io::ErrorKind::BrokenPipe.into());
+    }
+}
+
 /// `text` with everything escaped that could move the cursor, colour the screen, or make text read other than it is:
 /// names, labels and reasons are chosen by other parties.
 pub(crate) fn clean(text: &str) -> String {

@@ -27,13 +27,13 @@ pub(crate) fn run(global: &Global, args: &Evict) -> Outcome {
         } else {
             let name = clean(&store.full_name(args.name.as_str()));
             print(&match (evicted, args.force) {
-                (0, _) => format!("nobody held {name}\n"),
+                (0, _) => format!("nobody holds {name}\n"),
                 (n, false) => format!("{n} evicted; {name} passes on when what they were granted expires\n"),
                 (n, true) => format!(
                     "{n} evicted; {name} has passed on, and they may still be at work: only tokens keep them out\n"
                 ),
             });
         }
-        Ok(ExitCode::Done)
+        Ok(if evicted > 0 { ExitCode::Done } else { ExitCode::No })
     })
 }

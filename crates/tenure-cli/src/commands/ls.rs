@@ -1,4 +1,4 @@
-//! `tenure ls`: all locks that somebody holds or waits for.
+//! `tenure ls`: all locks that somebody holds or waits for, and what was done once.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,10 @@ const PAGE: usize = 500;
 pub(crate) fn run(global: &Global, args: &Ls) -> Outcome {
     block_on(async {
         let store = Store::open(global).await?;
-        let locks = all(&store, &args.prefix).await?;
+        let mut locks = all(&store, &args.prefix).await?;
+        if args.held {
+            locks.retain(is_in_use);
+        }
         if global.json {
             print_json(&locks.iter().map(LockJson::from).collect::<Vec<_>>());
         } else if !locks.is_empty() {
@@ -25,6 +28,11 @@ pub(crate) fn run(global: &Global, args: &Ls) -> Outcome {
         }
         Ok(ExitCode::Done)
     })
+}
+
+/// Whether somebody holds it or waits for it. What was done once is listed without, for as long as its record is kept.
+pub(super) fn is_in_use(lock: &LockState) -> bool {
+    lock.is_held() || !lock.waiters.is_empty()
 }
 
 /// Every lock whose name starts with `prefix`, by name. A store may list one twice; it is told once.

@@ -26,14 +26,17 @@ fn json_has_the_promised_shape() {
     assert_eq!(json_of(&scene, "ls --json"), json!([]));
     assert_eq!(
         json_of(&scene, "show x --json"),
-        json!({"name": "x", "state": "free", "token": null, "holders": [], "waiters": []})
+        json!({"name": "x", "state": "free", "token": null, "holders": [], "waiters": [], "done": false, "kept_for_ms": null})
     );
     let _holder = holding(&scene, "x --reason backup");
     let _waiter = Running::start(&mut scene.run("x", "true"));
     waiting(&scene, "x", 1);
     let shown = json_of(&scene, "show x --json");
-    assert_eq!(keys(&shown), ["holders", "name", "state", "token", "waiters"]);
-    assert_eq!(keys(&shown["holders"][0]), ["expires_in_ms", "label", "mode", "reason", "since", "token"]);
+    assert_eq!(keys(&shown), ["done", "holders", "kept_for_ms", "name", "state", "token", "waiters"]);
+    assert_eq!(
+        keys(&shown["holders"][0]),
+        ["evicted", "expires_in_ms", "label", "mode", "reason", "since", "token"]
+    );
     assert_eq!(keys(&shown["waiters"][0]), ["label", "position", "waiting_ms"]);
     assert_eq!((&shown["state"], &shown["waiters"][0]["position"]), (&"held".into(), &1.into()));
     assert_eq!(
@@ -91,7 +94,9 @@ fn watch_tells_every_change_as_a_line() {
     let mut lines = watch.lines();
     let holder = holding(&scene, "x");
     let state = |line: &str| serde_json::from_str::<Value>(line).unwrap()["state"].clone();
-    assert_eq!(state(&next_line(&mut lines)), "held");
+    let line = next_line(&mut lines);
+    assert_eq!(state(&line), "held");
+    assert!(serde_json::from_str::<Value>(&line).unwrap()["at"].as_str().unwrap().ends_with('Z'));
     drop(holder);
     let mut line = next_line(&mut lines);
     while state(&line) == "held" {
@@ -102,6 +107,87 @@ fn watch_tells_every_change_as_a_line() {
     assert_eq!(watch.ended(), 143);
     let mut watch = Running::start(scene.tenure("watch x").stdout(Stdio::piped()));
     assert!(next_line(&mut watch.lines()).ends_with(" x free"));
+}
+
+/// The time for which the record is still kept passes: that used to be a line at every look.
+#[test]
+fn what_is_done_is_no_change_again_and_again() {
+    let scene = Scene::new();
+    assert_eq!(code(&scene.once("before", "true").output().unwrap()), 0);
+    let mut watch = Running::start(scene.tenure("watch").stdout(Stdio::piped()));
+    let mut lines = watch.lines();
+    let mut once = Running::start(&mut scene.once("x", "while ! test -e stop; do sleep 0.02; done"));
+    assert!(next_line(&mut lines).contains(" x held by "));
+    std::fs::write(scene.path("stop"), "").unwrap();
+    assert_eq!(once.ended(), 0);
+    assert!(next_line(&mut lines).ends_with(" x free, done"));
+    // A few looks later, the next thing that is told is the next thing that happens.
+    for turn in 0..4 {
+        let holder = holding(&scene, &format!("y{turn}"));
+        assert!(next_line(&mut lines).contains(&format!(" y{turn} held by ")));
+        drop(holder);
+        assert!(next_line(&mut lines).ends_with(&format!(" y{turn} free")));
+    }
+}
+
+#[test]
+fn watch_goes_on_when_the_store_goes_away_and_tells_so_once() {
+    let mut scene = Scene::on_redis();
+    let mut watch = scene.tenure("--store");
+    watch.arg(format!("{}?timeout=300ms", scene.store())).args(["watch", "x"]);
+    let mut watch = Running::start(watch.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    let (mut lines, stderr) = (watch.lines(), watch.0.stderr.take().unwrap());
+    assert!(next_line(&mut lines).ends_with(" x free"));
+    scene.server.as_mut().unwrap().kill();
+    let mut told = std::io::BufReader::new(stderr);
+    let first = next_line(&mut told);
+    assert!(first.starts_with("tenure: warning: store redis:") && first.ends_with("watching on"), "{first}");
+    scene.server.as_mut().unwrap().restart();
+    assert!(next_line(&mut told).ends_with("is back"));
+    let _holder = holding(&scene, "x");
+    assert!(next_line(&mut lines).contains(" x held by "));
+    watch.send(Signal::INT);
+    assert_eq!(watch.ended(), 130);
+}
+
+/// As with `watch | head -1`, on a store where nothing ever happens.
+#[test]
+fn watch_notices_that_its_reader_went_away_before_there_is_news() {
+    let scene = Scene::new();
+    let mut watch = Running::start(scene.tenure("watch x").stdout(Stdio::piped()));
+    assert!(next_line(&mut watch.lines()).ends_with(" x free"));
+    assert_eq!(watch.ended(), 141);
+}
+
+#[test]
+fn what_is_done_is_listed_and_may_be_left_out() {
+    let scene = Scene::new();
+    assert_eq!(code(&scene.once("x", "true").output().unwrap()), 0);
+    let shown = json_of(&scene, "show x --json");
+    assert_eq!((&shown["state"], &shown["done"]), (&"free".into(), &true.into()));
+    assert!(shown["kept_for_ms"].as_u64().unwrap() > 23 * 60 * 60 * 1000);
+    let _holder = holding(&scene, "y");
+    let names = |arguments: &str| {
+        let listed = json_of(&scene, arguments);
+        let names = listed.as_array().unwrap().iter().map(|lock| lock["name"].as_str().unwrap().to_owned());
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(names("ls --json"), ["x", "y"]);
+    assert_eq!(names("ls --held --json"), ["y"]);
+    assert!(!stdout(&scene.tenure("ls --held").output().unwrap()).contains("done"));
+}
+
+#[test]
+fn one_long_name_does_not_push_the_other_rows_aside() {
+    let scene = Scene::new();
+    let long = "n".repeat(256);
+    for name in [&long, "short"] {
+        assert_eq!(code(&scene.tenure_with(&["acquire", name, "--ttl", "1m"]).output().unwrap()), 0);
+    }
+    let listed = stdout(&scene.tenure("ls").output().unwrap());
+    let lines: Vec<&str> = listed.lines().collect();
+    assert!(lines[1].starts_with(&format!("{long}  ")) && lines[1].contains("exclusive"), "{listed}");
+    assert!(lines[0].len() < 160 && lines[2].len() < 160, "{listed}");
 }
 
 #[test]
@@ -119,10 +205,13 @@ fn evict_says_what_it_did() {
     let scene = Scene::new();
     let evict =
         |more: &str| stdout(&scene.tenure(&format!("evict x --reason test {more}")).output().unwrap());
-    assert_eq!(evict(""), "nobody held x\n");
+    assert_eq!(evict(""), "nobody holds x\n");
+    assert_eq!(code(&scene.tenure("evict x --reason test").output().unwrap()), 1);
+    assert_eq!(code(&scene.tenure("evict x --reason test --force --json").output().unwrap()), 1);
     scene.tenure("acquire x --ttl 1m").output().unwrap();
     assert!(evict("").contains("passes on when"));
     assert!(stdout(&scene.tenure("show x").output().unwrap()).contains("(evicted)"));
+    assert_eq!(json_of(&scene, "show x --json")["holders"][0]["evicted"], true);
     assert!(evict("--force").contains("may still be at work"));
     assert!(scene.is_free("x"));
     let output = scene.tenure("evict x").output().unwrap();
