@@ -15,7 +15,7 @@ use crate::guardian::wire::How;
 use crate::output::{clean, note};
 use crate::program;
 use crate::store::Store;
-use crate::wrapper::{Ended, cannot_start};
+use crate::wrapper::Ended;
 
 /// What the command gets between TERM and KILL if nothing is said, unless a quarter of the ttl is less.
 const USUAL_GRACE: Duration = Duration::from_secs(5);
@@ -59,7 +59,7 @@ impl<'a> Job<'a> {
     pub(crate) fn judge(&self, store: &Store, lease: &Lease, ended: Ended) -> Outcome<Over> {
         let (how, at, is_enforced, left) = match ended {
             Ended::Command { how, at, is_enforced, left } => (how, at, is_enforced, left),
-            Ended::CannotStart(error) => return Err(cannot_start(&self.command[0], &error)),
+            Ended::CannotStart(error) => return Err(program::cannot_start(&self.command[0], &error)),
             Ended::GuardianDied => {
                 let what =
                     format!("the guardian of lock {:?} was killed, and the command ended with it", self.name);

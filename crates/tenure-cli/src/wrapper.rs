@@ -3,7 +3,6 @@
 //! Owns no lock: it is told of a lease and answers how the command ended. If the guardian sleeps through the end of the
 //! lease, or is killed, the wrapper does its work.
 
-use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Stdio};
@@ -19,6 +18,7 @@ use rustix::process::{Pid, WaitOptions, getpid, kill_process, set_child_subreape
 use tenure::clock::{Clock, SystemClock, sleep_until};
 use tenure::{BootInstant, Lease};
 
+use crate::child_env;
 use crate::cli::OnLost;
 use crate::guardian::wire::{self, How, Order, Report, Setup};
 use crate::guardian::{self, tree};
@@ -27,7 +27,6 @@ use crate::readable::Readable;
 use crate::signals::{Event, Events, STOPPING, take_default_action};
 use crate::store::Store;
 use crate::terminal::Terminal;
-use crate::{child_env, program};
 
 /// How long at most the guardian may take to answer before it is thought stopped; a third of the ttl if that is less.
 const HEARD_WITHIN_MAX: Duration = Duration::from_secs(1);
@@ -333,13 +332,5 @@ impl Drop for Wrapper {
         let _ = rustix::net::shutdown(&self.connection, rustix::net::Shutdown::Both);
         self.nudge();
         let _ = self.guardian.wait();
-    }
-}
-
-/// What the guardian met when it started the command, as shells say it.
-pub(crate) fn cannot_start(command: &OsStr, error: &io::Error) -> crate::failure::Failure {
-    match error.kind() {
-        io::ErrorKind::NotFound => program::not_found(command),
-        _ => program::not_executable(command),
     }
 }

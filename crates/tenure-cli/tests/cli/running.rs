@@ -29,17 +29,41 @@ fn exit_codes_of_the_command_pass_through() {
 fn a_command_that_cannot_run_is_told_before_anything_is_locked() {
     let scene = Scene::new();
     std::fs::write(scene.path("plain"), "").unwrap();
+    for (name, first_line) in [("lonely", "#! /no/such/interpreter -x"), ("plainly", "#!./plain")] {
+        std::fs::write(scene.path(name), format!("{first_line}\ntouch ran\n")).unwrap();
+        std::fs::set_permissions(scene.path(name), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .unwrap();
+    }
     for (arguments, expected) in [
         ("run x -- no-such-command-anywhere", 127),
         ("run x -- ./no-such-file", 127),
         ("run x -- ./plain", 126),
         ("run x -- /", 126),
+        ("run x -- ./lonely", 127),
+        ("run x -- ./plainly", 126),
     ] {
         let output = scene.tenure(arguments).output().unwrap();
         assert_eq!(code(&output), expected, "{arguments}");
         assert!(stderr(&output).contains("nothing was locked"), "{}", stderr(&output));
+        assert_eq!(stderr(&output).contains("interpreter"), arguments.ends_with("ly"), "{}", stderr(&output));
     }
     assert!(!scene.path("store").exists());
+}
+
+/// What only the kernel finds out comes after the lock, and is not told as if it had come before.
+#[test]
+fn a_command_that_cannot_be_started_is_told_as_it_was() {
+    let scene = Scene::new();
+    for (name, first_line) in [("lonely", "#!/no/such/interpreter"), ("chained", "#!./lonely")] {
+        std::fs::write(scene.path(name), format!("{first_line}\n")).unwrap();
+        std::fs::set_permissions(scene.path(name), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .unwrap();
+    }
+    let output = scene.tenure("run x -- ./chained").output().unwrap();
+    assert_eq!(code(&output), 127, "{}", stderr(&output));
+    assert!(stderr(&output).contains("could not be started: "), "{}", stderr(&output));
+    assert!(!stderr(&output).contains("nothing was locked"), "{}", stderr(&output));
+    assert!(scene.is_free("x"));
 }
 
 #[test]
