@@ -206,6 +206,15 @@ pub(crate) struct Once {
     pub(crate) ttl: TtlArg,
     #[command(flatten)]
     pub(crate) wait: WaitArgs,
+    /// How long the command has between TERM and KILL [default: 5s, or a quarter of the ttl if that is less]
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
+    pub(crate) grace: Option<Duration>,
+    /// Exit with this code, not 75, when another call is at it
+    #[arg(short = 'E', value_name = "CODE")]
+    pub(crate) busy_code: Option<u8>,
+    /// Why, for others to read
+    #[arg(long, value_name = "TEXT", value_parser = reason)]
+    pub(crate) reason: Option<Reason>,
     /// Tell how it stands, and run nothing: exit 0 done, 1 open, 75 in progress
     #[arg(long, conflicts_with = "command")]
     pub(crate) status: bool,
@@ -234,6 +243,9 @@ pub(crate) struct Elect {
     /// How long the command has between TERM and KILL [default: 5s, or a quarter of the ttl if that is less]
     #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) grace: Option<Duration>,
+    /// Why, for others to read
+    #[arg(long, value_name = "TEXT", value_parser = reason)]
+    pub(crate) reason: Option<Reason>,
     /// The command and its arguments; no shell is involved
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,

@@ -45,6 +45,11 @@ impl Election {
         Self { lock: self.lock.label(label), ..self }
     }
 
+    /// Why, for people to read.
+    pub fn reason(self, reason: impl AsRef<str>) -> Self {
+        Self { lock: self.lock.reason(reason), ..self }
+    }
+
     /// How long to wait for leadership: for ever if not said.
     pub fn wait(self, wait: Duration) -> Self {
         Self { lock: self.lock.wait(wait), ..self }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tenure::clock::{Clock, SystemClock, sleep_until};
-use tenure::{Election, Error, Leadership};
+use tenure::{Election, Error, Leadership, Reason};
 
 use super::{End, Waited, block_on, told, wait_for, warn_of_release};
 use crate::child_env;
@@ -30,7 +30,8 @@ pub(crate) fn run(global: &Global, args: &Elect) -> Outcome<u8> {
         let events = signals.events().map_err(internal("read signals"))?;
         let store = Store::open(global).await?;
         child_env::refuse_nested(&store, &args.name).await?;
-        let candidate = Candidate { job: &job, store: &store, events: &events, format: global.log_format };
+        let (reason, format) = (args.reason.as_ref(), global.log_format);
+        let candidate = Candidate { job: &job, store: &store, events: &events, reason, format };
         let end = candidate.stand().await;
         store.close().await;
         Ok(end?.code())
@@ -41,13 +42,17 @@ struct Candidate<'a> {
     job: &'a Job<'a>,
     store: &'a Store,
     events: &'a Events,
+    reason: Option<&'a Reason>,
     format: LogFormat,
 }
 
 impl Candidate<'_> {
     /// Campaigns and leads, until the command ends by itself or a signal ends it.
     async fn stand(&self) -> Outcome<End> {
-        let election = self.store.locks.election(self.job.name).ttl(self.job.ttl);
+        let mut election = self.store.locks.election(self.job.name).ttl(self.job.ttl);
+        if let Some(reason) = self.reason {
+            election = election.reason(reason.as_str());
+        }
         let mut has_led = false;
         loop {
             // One guardian for each time: it goes with the command it watched.

@@ -28,7 +28,7 @@ pub(crate) fn run(global: &Global, args: &cli::Once) -> Outcome<u8> {
     if args.status || args.forget {
         return block_on(look(global, args)).map(ExitCode::number);
     }
-    let job = Job::new(&args.name, &args.ttl, OnLost::Term, None, &args.command)?;
+    let job = Job::new(&args.name, &args.ttl, OnLost::Term, args.grace, &args.command)?;
     let signals = Blocked::new(FORWARDED.into_iter().chain(STOPPING));
     let signals = signals.map_err(internal("take over signals"))?;
     block_on(async {
@@ -43,7 +43,11 @@ pub(crate) fn run(global: &Global, args: &cli::Once) -> Outcome<u8> {
 
 async fn once(args: &cli::Once, job: &Job<'_>, store: &Store, events: &Events) -> Outcome<End> {
     let wait = args.wait.wait();
-    let once = store.locks.once(&args.name).ttl(job.ttl).keep(args.keep).wait(wait.unwrap_or(Duration::MAX));
+    let mut once =
+        store.locks.once(&args.name).ttl(job.ttl).keep(args.keep).wait(wait.unwrap_or(Duration::MAX));
+    if let Some(reason) = &args.reason {
+        once = once.reason(reason.as_str());
+    }
     let (begun, seen) = (Notify::new(), Seen::default());
     let work = |lease| {
         begun.notify_one();
@@ -75,7 +79,7 @@ async fn once(args: &cli::Once, job: &Job<'_>, store: &Store, events: &Events) -
         // The command was done; only its recording was not.
         Err(Error::Lost { .. }) if seen.own_end.get() == Some(How::Exit(0)) => Err(unrecorded(args, store)),
         Err(Error::Lost { why, .. }) => Err(job.lost(store, &LeaseState::Lost { why }, true)),
-        Err(error) => Err(store.failure(&error)),
+        Err(error) => Err(told_busy(store, args.busy_code)(error)),
     }
 }
 
@@ -170,7 +174,9 @@ async fn in_progress(args: &cli::Once, store: &Store, once: &DoOnce) -> Failure 
         _ => String::new(),
     };
     let what = format!("{:?} on store {} is in progress{who}", args.name, store.locks.store());
-    Failure::new(ExitCode::Busy, what).retry_safe(true).hint("a longer --wait waits for its result")
+    let mut failure = Failure::new(ExitCode::Busy, what).retry_safe(true);
+    failure.code = args.busy_code.unwrap_or(failure.code);
+    failure.hint("a longer --wait waits for its result")
 }
 
 fn unrecorded(args: &cli::Once, store: &Store) -> Failure {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::running::waiting;
-use crate::support::{Running, Scene, code, eventually, is_alive, is_full, next_line, parent};
+use crate::support::{Running, Scene, code, eventually, is_alive, is_full, next_line, parent, stdout};
 
 fn elect(scene: &Scene, options: &str, script: &str) -> Command {
     let mut command = scene.tenure(&format!("elect x {options}"));
@@ -164,4 +164,15 @@ fn a_leader_outlives_an_outage_of_its_store() {
     assert!(second > first);
     only.send(Signal::TERM);
     assert_eq!(only.ended(), 143);
+}
+
+#[test]
+fn a_leader_says_why() {
+    let scene = Scene::new();
+    let mut leader =
+        Running::start(&mut elect(&scene, "--reason nightly", "echo $$ > child; exec sleep 1000"));
+    scene.pid_in("child");
+    assert!(stdout(&scene.tenure("show x").output().unwrap()).contains("nightly"));
+    leader.send(Signal::TERM);
+    assert_eq!(leader.ended(), 143);
 }

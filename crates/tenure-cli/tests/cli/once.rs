@@ -320,3 +320,15 @@ fn a_nested_once_of_the_same_name_is_refused() {
     assert_eq!(code(&output), 78);
     assert!(stderr(&output).contains("wait for itself"), "{}", stderr(&output));
 }
+
+#[test]
+fn a_reason_is_told_and_busy_is_what_was_asked_for() {
+    let scene = Scene::new();
+    let script = "echo $$ > child; while ! test -e stop; do sleep 0.02; done";
+    let mut once = Running::start(&mut scene.once("x --reason first --grace 1s", script));
+    scene.pid_in("child");
+    assert!(stdout(&scene.tenure("show x").output().unwrap()).contains("first"));
+    assert_eq!(code(&scene.once("x -n -E 9", "true").output().unwrap()), 9);
+    fs::write(scene.path("stop"), "").unwrap();
+    assert_eq!(once.ended(), 0);
+}
