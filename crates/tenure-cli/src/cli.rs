@@ -493,9 +493,18 @@ fn keep(text: &str) -> Result<Duration, String> {
     }
 }
 
+const NO_SECONDS: &str = "write seconds as a number, like 10 or 0.5";
+
 fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "write seconds as a number, like 10 or 0.5".to_string())?;
-    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+    let seconds: f64 = text.parse().map_err(|_| NO_SECONDS.to_string())?;
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(duration) => Ok(duration),
+        Err(_) if seconds < 0.0 => Err("a time cannot be negative".into()),
+        Err(_) if seconds > 0.0 => {
+            Err("that is longer than can be waited for; leave it out to wait for ever".into())
+        }
+        Err(_) => Err(NO_SECONDS.into()),
+    }
 }
 
 fn parties(text: &str) -> Result<usize, String> {
@@ -513,10 +522,14 @@ fn span(text: &str) -> Result<Duration, String> {
 
 fn permits(text: &str) -> Result<(u32, u32), String> {
     let parts = text.split_once('/');
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let numbers = parts.and_then(|(n, of)| Some((n.parse().ok()?, of.parse().ok()?)));
     match numbers {
         Some((n, of)) if 0 < n && n <= of => Ok((n, of)),
         Some((n, of)) => Err(format!("{n} of {of} permits can never be had")),
+        None if parts.is_some_and(|(n, of)| is_number(n) && is_number(of)) => {
+            Err(format!("a lock has at most {} permits", u32::MAX))
+        }
         None => Err("write how many of how many, like 1/4".into()),
     }
 }
@@ -541,6 +554,8 @@ mod tests {
         for bad in ["-1", "NaN", "inf", "1e300", "ten"] {
             assert!(seconds(bad).is_err(), "{bad}");
         }
+        assert!(seconds("-1").unwrap_err().contains("negative"));
+        assert!(permits("1/99999999999").unwrap_err().contains("at most 4294967295"));
         for bad in ["0/4", "5/4", "4", "1/", "/4", "1/4/2", "-1/4"] {
             assert!(permits(bad).is_err(), "{bad}");
         }

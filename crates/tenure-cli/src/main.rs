@@ -28,6 +28,7 @@ mod signals;
 mod store;
 mod tee;
 mod terminal;
+mod usage;
 mod waiting_line;
 mod wrapper;
 
@@ -48,9 +49,7 @@ fn main() {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version go to stdout, which may be a pipe that nobody reads any more.
-            let _ = error.print();
-            std::process::exit(if error.use_stderr() { ExitCode::Usage.number().into() } else { 0 });
+            std::process::exit(refused(&error).into());
         }
     };
     log(&cli.global);
@@ -62,6 +61,19 @@ fn main() {
         }
     };
     std::process::exit(code.into());
+}
+
+/// What the parser answers instead of a command: help, version, or that it makes no sense.
+fn refused(error: &clap::Error) -> u8 {
+    let is_help = error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+    if error.use_stderr() && !is_help {
+        let failure = usage::failure(error);
+        failure.report(usage::format(std::env::args_os()));
+        return failure.code;
+    }
+    // Help and version go to stdout, which may be a pipe that nobody reads any more.
+    let _ = error.print();
+    if is_help { ExitCode::Usage.number() } else { ExitCode::Done.number() }
 }
 
 fn dispatch(cli: &Cli) -> Outcome<u8> {

@@ -18,6 +18,8 @@ fn nonsense_is_named_and_changes_nothing() {
         (&["run", "x", "--ttl", "2d", "--", "touch", "ran"], 2, "24h"),
         (&["run", "x", "--wait", "-1s", "--", "touch", "ran"], 2, "-1s"),
         (&["run", "x", "-w", "NaN", "--", "touch", "ran"], 2, "NaN"),
+        (&["run", "x", "-w", "-1", "--", "touch", "ran"], 2, "cannot be negative"),
+        (&["run", "x", "--permits", "1/99999999999", "--", "touch", "ran"], 2, "at most 4294967295"),
         (&["run", "x", "-n", "--wait", "3s", "--", "touch", "ran"], 2, "--wait"),
         (&["run", "x", "-E", "256", "--", "touch", "ran"], 2, "256"),
         (&["run", "x", "--permits", "3/2", "--", "touch", "ran"], 2, "3 of 2"),
@@ -54,6 +56,8 @@ fn nonsense_is_named_and_changes_nothing() {
         (&["elect", "x"], 2, "COMMAND"),
         (&["elect", "x", "-n", "--", "touch", "ran"], 2, "-n"),
         (&["elect", "x", "--ttl", "10s", "--grace", "6s", "--", "touch", "ran"], 78, "--grace 6s"),
+        (&["once", "x", "--ttl", "10s", "--grace", "6s", "--", "touch", "ran"], 78, "--grace 6s"),
+        (&["run", "x", "--grace", "3600s", "--", "touch", "ran"], 78, "--grace 1h"),
         (&["show", ""], 2, "empty"),
         (&["evict", "x", "--reason", "a\u{7}b"], 2, "control"),
         (&["frobnicate"], 2, "frobnicate"),
@@ -66,6 +70,7 @@ fn nonsense_is_named_and_changes_nothing() {
         assert_eq!(code(&output), *expected, "{arguments:?}: {told}");
         assert!(told.contains(culprit), "{arguments:?}: {told}");
         assert!(!told.contains("panicked"), "{arguments:?}: {told}");
+        assert!(told.starts_with("tenure: ") && told.lines().count() == 1, "{arguments:?}: {told}");
         assert!(output.stdout.is_empty(), "{arguments:?}");
     }
     assert_eq!(listing(&scene.path("")), Vec::<String>::new());
@@ -117,4 +122,20 @@ fn errors_are_json_where_logs_are() {
     let output = scene.tenure("--log-format json --store nonsense ls").output().unwrap();
     let told: serde_json::Value = serde_json::from_str(stderr(&output).trim()).unwrap();
     assert_eq!((&told["level"], &told["exit_code"]), (&"ERROR".into(), &78.into()));
+}
+
+#[test]
+fn a_command_line_that_makes_no_sense_is_json_where_logs_are() {
+    let scene = Scene::new();
+    for arguments in
+        ["--log-format json run x --ttl soon -- true", "run x --log-format=json", "ls --log-format json --no"]
+    {
+        let output = scene.tenure(arguments).output().unwrap();
+        assert_eq!(code(&output), 2, "{arguments}");
+        let told: serde_json::Value = serde_json::from_str(stderr(&output).trim()).unwrap();
+        assert_eq!((&told["level"], &told["exit_code"]), (&"ERROR".into(), &2.into()), "{arguments}");
+    }
+    // What belongs to the command is not ours to read.
+    let output = scene.tenure("run x --ttl soon -- log --log-format json").output().unwrap();
+    assert!(stderr(&output).starts_with("tenure: invalid value 'soon'"), "{}", stderr(&output));
 }
