@@ -24,7 +24,7 @@ Exit codes: 0 done, 1 answered no, 2 usage, 69 store unavailable, 70 internal, 7
 
 /// One party at a time: run things under a lock, see who holds what.
 #[derive(Debug, Parser)]
-#[command(name = "tenure", version, long_version = long_version(), after_help = EXAMPLES, disable_help_subcommand = true)]
+#[command(name = "tenure", version, long_version = long_version(), after_help = EXAMPLES)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
 pub(crate) struct Cli {
     #[command(flatten)]

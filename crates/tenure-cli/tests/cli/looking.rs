@@ -231,5 +231,16 @@ fn completions_and_the_manual_are_printed() {
         manual.contains(".TH tenure") && manual.contains("on\\-lost") && !manual.contains("__guardian"),
         "{manual}"
     );
+    for part in
+        ["run [OPTIONS] <NAME> \\-\\- <COMMAND>...", ".SH EXAMPLES\n.nf\n  tenure run nightly", ".SS OPTIONS"]
+    {
+        assert!(manual.contains(part), "{part} in {manual}");
+    }
+    // There are no pages of other names, and what every command has is told once.
+    assert!(!manual.contains("run(1)") && !manual.contains("EXTRA"), "{manual}");
+    assert_eq!(manual.matches("namespace\\fR").count(), 1, "{manual}");
+    let (short, long) = ("run --help", "help run");
+    let help = |arguments: &str| stdout(&scene.tenure(arguments).output().unwrap());
+    assert!(help(short).contains("Run a command while the lock is held") && help(short) == help(long));
     assert!(!scene.path("store").exists());
 }
