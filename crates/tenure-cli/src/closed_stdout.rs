@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// What the loader runs before the standard library sets itself up, which does its own beginnings here, too.
+#[cfg(target_os = "linux")]
 #[used]
 #[expect(unsafe_code, reason = "there is no safe way to do something before the standard library")]
 // SAFETY: a function of this signature is what belongs into this section. It makes one system call and stores to a
@@ -21,7 +22,7 @@ static LOOK: extern "C" fn() = {
     look
 };
 
-/// Whether there was no standard output.
+/// Whether there was no standard output. Elsewhere than on Linux nobody knows.
 pub(crate) fn was_closed() -> bool {
     WAS_CLOSED.load(Ordering::Relaxed)
 }
