@@ -15,6 +15,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
 
   setup    install what the tests need
   test     setup, formatting, lints, docs, all tests
+  campaign the long versions of the random tests, an hour or so; each prints its seed
   audit    licences, bans and sources of every dependency (installs cargo-deny on first use)
   dist     build one static binary for any Linux of this architecture
   bench    measure against other locks: `bench [run] [--smoke]`, then `bench report` for tables and plots
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
     let outcome = match words[..] {
         ["setup"] => setup::run(),
         ["test"] => setup::run().and_then(|()| steps::test()),
+        ["campaign"] => setup::run().and_then(|()| steps::campaign()),
         ["audit"] => steps::audit(),
         ["dist"] => dist::run(),
         ["bench", ref arguments @ ..] => bench::run(arguments),

@@ -45,6 +45,26 @@ pub(crate) fn test() -> Result<(), String> {
     tested.and(bench::test())
 }
 
+/// Tests that the test run has in short, at full length: what to set, and which.
+const CAMPAIGN: &[(&str, &str, &[&str])] = &[
+    ("TENURE_HISTORIES", "10000", &["-p", "tenure-redis", "--lib", "the_scripts_and_the_machine_agree"]),
+    ("TENURE_HISTORIES", "20000", &["-p", "tenure-redis", "--lib", "simulation"]),
+    ("TENURE_BELIEFS", "120", &["-p", "tenure-redis", "--test", "beliefs"]),
+    ("TENURE_HANDED_ON", "100", &["-p", "tenure-redis", "--test", "handed_on"]),
+    ("TENURE_KILLS", "1000", &["-p", "tenure-embedded", "--test", "death"]),
+    ("TENURE_FULL", "1", &["-p", "tenure-embedded", "--test", "sets"]),
+    ("TENURE_FULL", "1", &["-p", "tenure-cli", "--test", "cli"]),
+    ("PROPTEST_CASES", "20000", &["-p", "tenure-core", "--test", "queue"]),
+];
+
+/// The long versions of the random tests, one after the other.
+pub(crate) fn campaign() -> Result<(), String> {
+    CAMPAIGN.iter().try_for_each(|(setting, value, which)| {
+        let test = [&["test", "--release", "--all-features"], *which, &["--", "--nocapture"]].concat();
+        run("cargo", &test, &[(setting, value)])
+    })
+}
+
 /// Licences, bans and sources.
 pub(crate) fn audit() -> Result<(), String> {
     let is_installed =

@@ -59,10 +59,9 @@ async fn a_contended_acquisition_costs_two_commands_however_many_wait() {
 }
 
 /// Cancelled at random moments, free and held, waiting and granted: nothing stays, on either side.
-/// `TENURE_CANCELS=100000` for the full number.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_cancelled_acquires_leave_nothing() {
-    let cancels: u64 = std::env::var("TENURE_CANCELS").map_or(5000, |number| number.parse().unwrap());
+    let cancels = 100_000;
     let server = Server::start(Kind::Redis7);
     let url = server.url();
     let backend = connect(&url, Rules::DEFAULT).await;
