@@ -23,6 +23,8 @@ use crate::token::FencingToken;
 
 /// The version of the stored layout. A newer one is refused, so that a rolling upgrade never makes two holders.
 pub const LAYOUT: u8 = 1;
+/// No token is higher: there is always a next one.
+const TOKEN_MAX: u64 = u64::MAX / 2;
 
 /// The moment of a verb, on the store's clocks.
 #[derive(Debug, Clone, Copy)]
@@ -457,8 +459,11 @@ impl Queue {
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Refusal> {
         let refusal = |message: String| Refusal { kind: RefusalKind::Configuration, message };
         match bytes {
-            [LAYOUT, state @ ..] => postcard::from_bytes(state)
-                .map_err(|error| refusal(format!("the stored state of a lock is damaged: {error}"))),
+            [LAYOUT, state @ ..] => match postcard::from_bytes::<Self>(state) {
+                Ok(queue) if queue.last_token <= TOKEN_MAX => Ok(queue),
+                Ok(_) => Err(refusal("the stored state of a lock is damaged: there is no such token".into())),
+                Err(error) => Err(refusal(format!("the stored state of a lock is damaged: {error}"))),
+            },
             [newer, ..] => Err(refusal(format!(
                 "a lock here is stored in layout {newer}, this version knows layout {LAYOUT}: upgrade tenure"
             ))),

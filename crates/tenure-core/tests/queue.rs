@@ -451,4 +451,9 @@ fn a_newer_layout_is_refused() {
     assert_eq!(Queue::from_bytes(&bytes).unwrap_err().kind, RefusalKind::Configuration);
     assert!(Queue::from_bytes(&[]).is_err());
     assert!(Queue::from_bytes(&[tenure_core::queue::LAYOUT, 0xff, 0xff]).is_err());
+    // The highest token there can be, and no claims: no token could follow.
+    let mut highest = vec![tenure_core::queue::LAYOUT];
+    highest.extend([0xff; 9]);
+    highest.extend([1, 0, 0, 0, 0]);
+    assert!(Queue::from_bytes(&highest).unwrap_err().message.contains("no such token"));
 }

@@ -15,6 +15,7 @@ use tenure_core::{
 };
 
 use crate::environment::Database;
+use crate::header::TOKEN_MAX;
 use crate::liveness::Watch;
 use crate::wake::{News, Pushed};
 
@@ -51,8 +52,14 @@ impl<'t> Batch<'t> {
         watch: &'t mut Watch,
         is_gone: bool,
     ) -> heed::Result<Self> {
-        let stored = database.get(&txn, TOKEN_KEY)?.and_then(|token| token.try_into().ok());
-        let last_token = stored.map_or(0, u64::from_le_bytes);
+        let last_token = match database.get(&txn, TOKEN_KEY)? {
+            None => 0,
+            Some(stored) => {
+                let token =
+                    stored.try_into().ok().map(u64::from_le_bytes).filter(|token| *token <= TOKEN_MAX);
+                token.ok_or_else(|| heed::Error::Decoding("the highest token is none".into()))?
+            }
+        };
         Ok(Self {
             txn,
             database,

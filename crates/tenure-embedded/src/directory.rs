@@ -43,10 +43,6 @@ impl Identity {
     pub(crate) fn of(descriptor: impl AsFd) -> io::Result<Self> {
         Ok(Self::from(&rustix::fs::fstat(descriptor)?))
     }
-
-    pub(crate) fn at(path: &Path) -> io::Result<Self> {
-        Ok(Self::from(&rustix::fs::stat(path)?))
-    }
 }
 
 impl From<&rustix::fs::Stat> for Identity {

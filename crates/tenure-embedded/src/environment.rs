@@ -5,15 +5,18 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 
 use heed::types::Bytes;
 use heed::{CommitOrAbort, EnvFlags, EnvOpenOptions, MdbError, RwTxn};
 use rustix::fs::FallocateFlags;
+use rustix::io::FdFlags;
+use rustix::process::{Resource, getrlimit};
 use tenure_core::clock::{Clock as _, SystemClock};
 
-use crate::directory::Directory;
+use crate::directory::{Directory, Identity};
 
 pub(crate) type Env = heed::Env;
 pub(crate) type Database<'e> = heed::Database<'e, Bytes, Bytes>;
@@ -86,11 +89,46 @@ pub(crate) fn open(directory: &Directory, map_size: usize) -> heed::Result<Env> 
         options.flags(EnvFlags::NO_SYNC | EnvFlags::NO_META_SYNC);
         options.open(&directory.path)?
     };
-    // A file cut short would kill the process when LMDB reads beyond its end.
-    if (env.info().last_page_number as u64 + 1) * page as u64 > env.real_disk_size()?.max(2 * page as u64) {
-        return Err(heed::Error::Mdb(MdbError::Corrupted));
-    }
+    keep_from_children(&env)?;
+    // Now, before anything is changed: LMDB believes it unseen.
+    used(&env)?;
     Ok(env)
+}
+
+/// Keeps LMDB's descriptor of the data from the programs that this process starts. LMDB lets them inherit it, and whoever
+/// has it can write to the store, as whatever user it runs.
+///
+/// A program that another thread starts between LMDB's opening and this still gets it: nobody but LMDB could prevent that.
+#[expect(unsafe_code, reason = "nobody tells which descriptor is LMDB's")]
+fn keep_from_children(env: &Env) -> heed::Result<()> {
+    let data = Identity::of(env.try_clone_inner_file()?)?;
+    let limit = getrlimit(Resource::Nofile).current.and_then(|limit| i32::try_from(limit).ok());
+    // By number, not by /proc: a process that may not be dumped cannot read its own there. New descriptors get the lowest
+    // number that is free, so this soon finds it.
+    for number in 0..limit.unwrap_or(i32::MAX) {
+        // SAFETY: any number may be asked about, and nothing changes.
+        if unsafe { libc::fcntl(number, libc::F_GETFD) } != 0 {
+            continue;
+        }
+        // SAFETY: it was open just now. If it is LMDB's it stays open: nobody else knows of the environment yet.
+        let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+        if Identity::of(descriptor).is_ok_and(|found| found == data) {
+            return Ok(rustix::io::fcntl_setfd(descriptor, FdFlags::CLOEXEC).map_err(io::Error::from)?);
+        }
+    }
+    Err(heed::Error::Io(io::Error::other("the descriptor of the data was not found")))
+}
+
+/// How many bytes of the file are in use.
+///
+/// # Errors
+/// If what the file says of that cannot be.
+fn used(env: &Env) -> heed::Result<u64> {
+    let info = env.info();
+    let page = rustix::param::page_size() as u64;
+    let used = (info.last_page_number as u64).checked_add(1).and_then(|pages| pages.checked_mul(page));
+    let used = used.filter(|used| (2 * page..=info.map_size as u64).contains(used));
+    used.ok_or(heed::Error::Mdb(MdbError::Corrupted))
 }
 
 /// Room on the disk that is kept for those who give locks back: LMDB writes a page anew even to delete from it.
@@ -102,8 +140,6 @@ pub(crate) struct Reserve {
     file: File,
     page: u64,
     map_size: u64,
-    /// How much of the file is there, as far as we know: it never gets shorter.
-    length: u64,
 }
 
 const RESERVE_PAGES: u64 = 16;
@@ -112,38 +148,45 @@ impl Reserve {
     pub(crate) fn new(env: &Env) -> heed::Result<Self> {
         let page = rustix::param::page_size() as u64;
         let map_size = env.info().map_size as u64;
-        Ok(Self { file: env.try_clone_inner_file()?, page, map_size, length: 0 })
+        Ok(Self { file: env.try_clone_inner_file()?, page, map_size })
     }
 
-    /// Sees to it that the reserve is there; answers whether it is.
-    pub(crate) fn is_there(&mut self, env: &Env, database: Database<'_>, txn: &RwTxn<'_>) -> bool {
-        let used = (env.info().last_page_number as u64 + 1) * self.page;
-        let wanted = (used + RESERVE_PAGES * self.page).min(self.map_size);
-        if wanted <= self.length {
-            return true;
+    /// Sees to it that the reserve is there, in a file of `length` bytes; answers whether it is. To be asked before
+    /// anything else is, inside the transaction.
+    ///
+    /// # Errors
+    /// If the file is damaged, or cannot be used.
+    pub(crate) fn is_there(
+        &self,
+        env: &Env,
+        database: Database<'_>,
+        txn: &RwTxn<'_>,
+        length: u64,
+    ) -> heed::Result<bool> {
+        let used = used(env)?;
+        if used > length {
+            // Either it was cut short, and LMDB finds pages of nothing now, where reading beyond the end would have killed
+            // the process. Or pages at the end were taken and given back in one transaction, and never written.
+            rustix::fs::ftruncate(&self.file, used).map_err(io::Error::from)?;
         }
-        self.length = self.file.metadata().map_or(0, |metadata| metadata.len());
-        if wanted <= self.length {
-            return true;
+        let wanted = (used + RESERVE_PAGES * self.page).min(self.map_size);
+        if wanted <= length {
+            return Ok(true);
         }
         // More than is needed now, or else just that.
         let ample = (wanted + RESERVE_PAGES * self.page).min(self.map_size);
         for length in [ample, wanted] {
             match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, length) {
-                Ok(()) => {
-                    self.length = length;
-                    return true;
-                }
                 // A file system that makes no promises is used as it is.
-                Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => return true,
+                Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => return Ok(true),
                 Err(_) => {}
             }
         }
         // Pages that were used before and are free now do as well.
-        database.stat(txn).is_ok_and(|stat| {
-            let live = stat.branch_pages + stat.leaf_pages + stat.overflow_pages;
-            (live as u64 + 2 * RESERVE_PAGES) * self.page <= self.length
-        })
+        let stat = database.stat(txn)?;
+        let live = [stat.branch_pages, stat.leaf_pages, stat.overflow_pages].into_iter();
+        let live = live.fold(2 * RESERVE_PAGES, |sum, pages| sum.saturating_add(pages as u64));
+        Ok(live <= length / self.page)
     }
 }
 

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use tenure_core::{RefusalKind, StoreError};
 
+use crate::environment;
+
 /// Why an embedded store was not opened. Nothing in it was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -145,15 +147,7 @@ pub(crate) fn refused(store: &str, error: &heed::Error) -> StoreError {
             RefusalKind::Configuration,
             "another process opened it with a larger map_size and filled it; use that size here too".into(),
         ),
-        heed::Error::Mdb(
-            error @ (MdbError::Corrupted
-            | MdbError::PageNotFound
-            | MdbError::Invalid
-            | MdbError::VersionMismatch
-            | MdbError::Panic
-            | MdbError::Incompatible
-            | MdbError::BadValSize),
-        ) => (
+        error if environment::is_damage(error) => (
             RefusalKind::Configuration,
             format!("it is damaged ({error}); end all processes that use it, and the next starts afresh"),
         ),

@@ -14,6 +14,8 @@ pub(crate) const LAYOUT: u32 = 1;
 const MAGIC: &str = "tenure-embedded layout";
 const FILE: &str = "header";
 const BYTES_MAX: u64 = 4096;
+/// No token is higher: what says otherwise is damaged. The clock gets there in 292,000 years.
+pub(crate) const TOKEN_MAX: u64 = u64::MAX / 2;
 
 /// Where and when a process runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,7 +118,7 @@ impl Header {
         };
         let place =
             Place { boot: field("boot")?, machine: field("machine")?, processes: field("processes")? };
-        let token_ceiling = field("token_ceiling")?.parse().ok()?;
+        let token_ceiling = field("token_ceiling")?.parse().ok().filter(|ceiling| *ceiling <= TOKEN_MAX)?;
         Some(Found::Header(Self { place, token_ceiling }))
     }
 }

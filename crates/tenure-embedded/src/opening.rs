@@ -11,7 +11,7 @@ use tenure_core::queue::Owner;
 use crate::batch::{Batch, CommitError};
 use crate::config::Config;
 use crate::directory::{Company, Directory};
-use crate::environment::{self, Env};
+use crate::environment::{self, Env, Reserve};
 use crate::error::OpenError;
 use crate::header::{Found, Header, LAYOUT, Place};
 use crate::liveness::{self, Watch};
@@ -115,7 +115,9 @@ fn open_and_read(config: &Config, directory: &Directory, token_floor: u64) -> he
     {
         let database = environment::database(&env)?;
         let mut watch = Watch::new(&directory.path, Owner(0));
-        let mut batch = Batch::begin(env.write_txn()?, database, config.rules, &mut watch, false)?;
+        let txn = env.write_txn()?;
+        Reserve::new(&env)?.is_there(&env, database, &txn, env.real_disk_size()?)?;
+        let mut batch = Batch::begin(txn, database, config.rules, &mut watch, false)?;
         if batch.is_fresh() {
             batch.raise_token(token_floor);
         }
@@ -227,6 +229,25 @@ mod tests {
             let guard = locks.lock("x").acquire().await.unwrap();
             assert!(guard.token().get() > ahead.token_ceiling, "{harm}");
             guard.release().await.unwrap();
+        }
+    }
+
+    /// A token that nothing can follow: adding to it panicked. One that is no number counted as none.
+    #[tokio::test]
+    async fn a_token_that_cannot_be_is_damage() {
+        for bytes in [&[0xff; 8][..], &[1; 3]] {
+            let outer = tempfile::tempdir().unwrap();
+            let config = Config::at(outer.path().join("locks"));
+            let directory = Directory::prepare(&config).unwrap();
+            let (env, _) = open(&config, &directory).unwrap();
+            let database = environment::database(&env).unwrap();
+            let mut txn = env.write_txn().unwrap();
+            database.put(&mut txn, b"\0token", bytes).unwrap();
+            txn.commit().unwrap();
+            drop((env, directory));
+            let store = Embedded::open(config).unwrap();
+            assert!(store.directory().join("damaged.mdb").exists(), "{bytes:?}");
+            Locks::new(store).lock("x").acquire().await.unwrap().release().await.unwrap();
         }
     }
 

@@ -10,6 +10,7 @@ use tenure_core::clock::{Clock as _, SystemClock, sleep_until};
 use tenure_core::queue::Rules;
 use tenure_core::{Answer, RefusalKind, StoreError};
 use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
 
 use crate::batch::Batch;
 use crate::fork;
@@ -65,22 +66,21 @@ impl Store {
         let is_alone = self.under_way.fetch_add(1, Ordering::Relaxed) == 0;
         let _under_way = UnderWay(&fate, &self.under_way);
         if !self.inbox.put(Box::new(request)) {
-            return Err(self.blocked());
+            return Err(if self.inbox.is_closed() { self.ended() } else { self.blocked() });
         }
         if is_alone {
             for _ in 0..YIELDS {
-                if let Ok(answer) = answer.try_recv() {
-                    return answer;
+                match answer.try_recv() {
+                    Ok(answer) => return answer,
+                    Err(TryRecvError::Empty) => std::thread::yield_now(),
+                    Err(TryRecvError::Closed) => return Err(self.ended()),
                 }
-                std::thread::yield_now();
             }
         }
         let deadline = SystemClock.now() + self.timeout;
         tokio::select! {
             biased;
-            answer = &mut answer => answer.unwrap_or_else(|_| {
-                Err(StoreError::unknown(format!("the thread that serves store {} ended", self.url)))
-            }),
+            answer = &mut answer => answer.unwrap_or_else(|_| Err(self.ended())),
             () = sleep_until(Arc::new(SystemClock), deadline) => {
                 if fate.abandon() {
                     Err(self.blocked())
@@ -92,6 +92,10 @@ impl Store {
                 }
             }
         }
+    }
+
+    fn ended(&self) -> StoreError {
+        StoreError::unknown(format!("the thread that serves store {} ended", self.url))
     }
 
     fn blocked(&self) -> StoreError {
@@ -252,6 +256,10 @@ impl Inbox {
         self.arrived.notify_one();
     }
 
+    fn is_closed(&self) -> bool {
+        self.state().is_closed
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -260,5 +268,70 @@ impl Inbox {
 impl std::fmt::Debug for Inbox {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Inbox").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::directory::{Company, Directory};
+    use crate::registry;
+    use bytes::Bytes;
+    use tenure_core::queue::{Now, Step};
+    use tenure_core::{
+        Attempt, Backend as _, Claim, ClaimId, Label, Line, LockName, Mode, SystemEntropy, Tie, Ttl,
+    };
+
+    /// A panic of the store thread took the process out of its directory, so that others started afresh there while it
+    /// held locks; and whoever asked next panicked too.
+    #[tokio::test]
+    async fn a_panic_is_an_unknown_answer_and_leaves_the_process_inside() {
+        let outer = tempfile::tempdir().unwrap();
+        let config = Config::at(outer.path().join("locks"));
+        let store = registry::open(&config).unwrap();
+        for _ in 0..3 {
+            let answer: Answer<()> = store.call(|_| panic!("a test that panics on purpose")).await;
+            assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
+        }
+        let other = Directory::prepare(&config).unwrap();
+        let soon = SystemClock.now() + config.timeout;
+        assert_eq!(other.enter(soon).unwrap(), Company::Others);
+    }
+
+    /// Pages that were taken and given back in one transaction are never written, and the file was taken for one that
+    /// was cut short.
+    #[tokio::test]
+    async fn a_file_that_ends_in_pages_never_written_is_in_order() {
+        let outer = tempfile::tempdir().unwrap();
+        let config = Config::at(outer.path().join("locks"));
+        let embedded = crate::Embedded::open(config.clone()).unwrap();
+        let claim = Claim {
+            name: LockName::new("x").unwrap(),
+            id: ClaimId::draw(&SystemEntropy),
+            mode: Mode::Once,
+            ttl: Ttl::DEFAULT,
+            tie: Tie::Ttl,
+            label: Label::of_this_process(),
+            reason: None,
+        };
+        assert!(matches!(embedded.attempt(&claim, Line::Join).await, Ok(Attempt::Granted(_))));
+        let kept = Claim { name: LockName::new("kept").unwrap(), ..claim.clone() };
+        assert!(matches!(embedded.attempt(&kept, Line::Join).await, Ok(Attempt::Granted(_))));
+        let store = registry::open(&config).unwrap();
+        let (name, id, rules) = (claim.name, claim.id, store.rules);
+        let large = Bytes::from(vec![7; 256 << 10]);
+        let both = store.call(move |batch| {
+            let keep = Duration::from_secs(60);
+            let settle =
+                |queue: &mut tenure_core::queue::Queue, now: Now| queue.settle(now, &rules, id, &large, keep);
+            batch.grow(&name, settle)?.unwrap();
+            batch.change(&name, |queue, now| Step { answer: queue.forget(now), notices: Vec::new() })
+        });
+        assert!(both.await.unwrap());
+        drop((store, embedded));
+        let store = crate::Embedded::open(config).unwrap();
+        assert!(!store.directory().join("damaged.mdb").exists(), "it was thrown away");
+        assert_eq!(store.stored_names().await.unwrap(), [kept.name]);
     }
 }

@@ -4,6 +4,7 @@
 //! transaction concerns, and closes it. Blocking here blocks nobody else: every request has its own deadline.
 
 use std::collections::{BTreeMap, HashMap};
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
@@ -37,6 +38,9 @@ pub(crate) struct Ready {
 
 /// Opens the store, reports, serves it until its inbox is closed, and closes it.
 pub(crate) fn run(config: &Config, directory: Directory, ready: &SyncSender<Result<Ready, OpenError>>) {
+    // Should this thread panic, the process stays inside to its end: nobody may start the store afresh while it believes
+    // in its locks.
+    let directory = ManuallyDrop::new(directory);
     let opened = open(config, &directory);
     let served = opened.and_then(|(env, place)| {
         let lmdb = |error| open_error(&directory, error);
@@ -55,7 +59,7 @@ pub(crate) fn run(config: &Config, directory: Directory, ready: &SyncSender<Resu
         Ok(())
     });
     // Out of the directory before anybody hears of it: who asks again must not meet us there.
-    drop(directory);
+    drop(ManuallyDrop::into_inner(directory));
     if let Err(error) = served {
         let _ = ready.send(Err(error));
     }
@@ -188,8 +192,12 @@ impl<'e> Server<'e> {
         let refuse = |error: heed::Error| refused(&self.url, &error);
         let txn = self.env.write_txn().map_err(refuse)?;
         // Inside the transaction, so that the answer holds for all of it, give or take the deletion of a directory.
-        let is_gone = Identity::at(&self.data_path).ok() != Some(self.data);
-        let may_grow = self.reserve.is_there(self.env, self.database, &txn);
+        let found = rustix::fs::stat(&self.data_path).ok();
+        let found = found.filter(|found| Identity::from(found) == self.data);
+        // What is gone needs no reserve; that it is in order must be known all the same.
+        let length = found.as_ref().map_or(u64::MAX, |found| u64::try_from(found.st_size).unwrap_or(0));
+        let may_grow = self.reserve.is_there(self.env, self.database, &txn, length).map_err(refuse)?;
+        let is_gone = found.is_none();
         let mut batch =
             Batch::begin(txn, self.database, self.rules, &mut self.watch, is_gone).map_err(refuse)?;
         batch.may_grow = may_grow;

@@ -5,7 +5,7 @@ mod common;
 
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _, chown};
 use std::path::Path;
 use std::process::Command;
 
@@ -209,6 +209,52 @@ fn a_damaged_store_starts_afresh_with_higher_tokens() {
             assert!(guard.token().get() > token, "{harm}");
             assert!(matches!(guard.state(), LeaseState::Held { .. }));
             guard.release().await.unwrap();
+        });
+    }
+}
+
+/// Where LMDB keeps the number of the last page, in each of its first two pages.
+const LAST_PAGE: usize = 136;
+
+/// What the file said was added to and multiplied unseen, and the store thread panicked: its process then had no store, and
+/// the directory stood open to whoever starts afresh.
+#[test]
+fn damage_under_an_open_store_is_refused_without_a_panic() {
+    type Harm = (&'static str, fn(&mut [u8]));
+    let harms: [Harm; 4] = [
+        ("pages of ones", |pages| pages.fill(0xff)),
+        ("pages of nothing", |pages| pages.fill(0)),
+        ("the highest page there can be", |pages| {
+            for page in pages.chunks_mut(4096) {
+                page[LAST_PAGE..LAST_PAGE + 8].fill(0xff);
+            }
+        }),
+        ("a page beyond the map", |pages| {
+            for page in pages.chunks_mut(4096) {
+                page[LAST_PAGE..LAST_PAGE + 8].copy_from_slice(&(1_u64 << 52).to_le_bytes());
+            }
+        }),
+    ];
+    for (harm, inflict) in harms {
+        let (_outer, directory) = scratch();
+        run(async {
+            let locks = open(&directory);
+            let guard = locks.lock("x").acquire().await.unwrap();
+            let file =
+                fs::OpenOptions::new().read(true).write(true).open(directory.join("data.mdb")).unwrap();
+            let mut pages = vec![0; 8192];
+            file.read_exact_at(&mut pages, 0).unwrap();
+            inflict(&mut pages);
+            file.write_all_at(&pages, 0).unwrap();
+            let refused = locks.lock("y").try_acquire().await.unwrap_err();
+            assert!(matches!(refused, Error::Refused { .. }), "{harm}: {refused}");
+            // Asked twice: the store thread still serves.
+            let refused = guard.release().await.unwrap_err();
+            assert!(matches!(refused, Error::Refused { .. }), "{harm}: {refused}");
+            // Nobody starts afresh while this process may believe in its locks.
+            let mut other = Actor::start("tries", &directory);
+            assert!(other.hear().starts_with("Configuration"), "{harm}");
+            assert!(!directory.join("damaged.mdb").exists(), "{harm}");
         });
     }
 }

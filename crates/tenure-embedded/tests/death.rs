@@ -201,6 +201,20 @@ fn fork_and_stay() {
     }
 }
 
+/// LMDB lets children inherit its descriptor of the data, on purpose: whoever they ran as, they could write to the store.
+#[test]
+fn a_program_that_is_started_gets_no_descriptor_of_the_store() {
+    let (_outer, directory) = scratch();
+    run(async {
+        let locks = open(&directory);
+        let _guard = locks.lock("x").acquire().await.unwrap();
+        let listed = std::process::Command::new("ls").args(["-l", "/proc/self/fd"]).output().unwrap();
+        let listed = String::from_utf8(listed.stdout).unwrap();
+        assert!(listed.contains(" 2 -> "), "{listed}");
+        assert!(!listed.contains(directory.to_str().unwrap()), "{listed}");
+    });
+}
+
 /// Whoever is given the liveness descriptor on purpose keeps the claims alive: `tenure run` depends on it.
 #[test]
 fn a_guardian_with_the_liveness_descriptor_keeps_the_locks() {
