@@ -6,7 +6,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tenure::{Lease, LeaseState, LockName, Why};
+use tenure::clock::{Clock as _, SystemClock};
+use tenure::{BootInstant, Error, Lease, LeaseState, LockName, Why};
 
 use crate::cli::{OnLost, TtlArg};
 use crate::exit_code::ExitCode;
@@ -81,6 +82,33 @@ impl<'a> Job<'a> {
         } else {
             Over::Covered(how)
         })
+    }
+
+    /// What it means besides how the lock was given back. `valid_until` is of before that.
+    ///
+    /// A store that did not know the claim while it should have may have given the lock to others meanwhile: it was wiped,
+    /// replaced or damaged. Whatever else goes wrong now is not the command's fault, and the lock expires.
+    pub(crate) fn judge_release(
+        &self,
+        over: Over,
+        released: tenure::Result<()>,
+        valid_until: BootInstant,
+    ) -> Over {
+        match (over, released) {
+            (Over::Covered(how), Err(error @ Error::Lost { why: Why::Gone, .. }))
+                if SystemClock.now() < valid_until =>
+            {
+                let what = format!("{error}; the command ran to its end, perhaps beside another");
+                Over::Lost { how, failure: Failure::new(ExitCode::Lost, what).retry_safe(false) }
+            }
+            (over, Err(error @ (Error::Unavailable { .. } | Error::Refused { .. }))) => {
+                let _ = note(&clean(&format!(
+                    "tenure: warning: the lock could not be given back and is left to expire: {error}"
+                )));
+                over
+            }
+            (over, _) => over,
+        }
     }
 
     /// That the lock was lost, and what became of the command.

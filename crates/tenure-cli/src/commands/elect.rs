@@ -9,7 +9,7 @@ use serde_json::json;
 use tenure::clock::{Clock, SystemClock, sleep_until};
 use tenure::{Election, Error, Leadership, Reason};
 
-use super::{End, Waited, block_on, told, wait_for, warn_of_release};
+use super::{End, Waited, block_on, told, wait_for};
 use crate::child_env;
 use crate::cli::{Elect, Global, LogFormat, OnLost};
 use crate::failure::{Outcome, internal};
@@ -90,17 +90,18 @@ impl Candidate<'_> {
         let lease = (*leadership).clone();
         self.tell("leading", &format!("leads {:?} with token {}", self.job.name, lease.token()), &lease);
         let ended = wrapper.watch(&lease, self.events).await;
-        let over = self.job.judge(self.store, &lease, ended);
-        warn_of_release(leadership.resign().await);
-        let name = self.job.name;
-        let how = match over? {
+        let (over, valid_until) = (self.job.judge(self.store, &lease, ended), lease.valid_until());
+        let resigned = leadership.resign().await;
+        let (over, name) = (over?, self.job.name);
+        let is_own_end = matches!(over, Over::Covered(_));
+        let how = match self.job.judge_release(over, resigned, valid_until) {
             Over::Covered(how) => {
                 self.tell("not leading", &format!("leads {name:?} no longer"), &lease);
                 how
             }
             Over::Lost { how, failure } => {
                 self.tell("not leading", &format!("leads {name:?} no longer: {}", failure.what()), &lease);
-                if !wrapper.is_told_to_end() {
+                if !is_own_end && !wrapper.is_told_to_end() {
                     return Ok(None);
                 }
                 how

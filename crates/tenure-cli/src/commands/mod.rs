@@ -21,12 +21,11 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nix::unistd::{getpid, getsid};
-use tenure::{Guard, Lock, LockName};
+use tenure::{Lock, LockName};
 
 use crate::cli::{ModeArgs, TtlArg};
 use crate::failure::{Failure, Outcome, internal};
 use crate::guardian::wire::How;
-use crate::output::{clean, note};
 use crate::signals::{Events, STOPPING, take_default_action};
 use crate::store::Store;
 use crate::{exit_code, waiting_line};
@@ -95,19 +94,6 @@ fn told_busy<'a>(store: &'a Store, busy_code: Option<u8>) -> impl Fn(tenure::Err
             failure.code = code;
         }
         failure
-    }
-}
-
-/// Gives the lock back. The command has ended; whatever goes wrong now is not its fault, and the lock expires.
-async fn release(guard: Guard) {
-    warn_of_release(guard.release().await);
-}
-
-fn warn_of_release(released: tenure::Result<()>) {
-    if let Err(error @ tenure::Error::Unavailable { .. }) = released {
-        let _ = note(&clean(&format!(
-            "tenure: warning: the lock could not be given back and is left to expire: {error}"
-        )));
     }
 }
 

@@ -1,6 +1,6 @@
 //! `tenure run`: a command while the lock is held.
 
-use super::{End, Waited, block_on, release, told_busy, wait_for, wanted};
+use super::{End, Waited, block_on, told_busy, wait_for, wanted};
 use crate::child_env;
 use crate::cli::{Global, LogFormat, OnLost, Run};
 use crate::exit_code::ExitCode;
@@ -49,9 +49,9 @@ async fn locked(
     };
     let lease = guard.lease();
     let ended = wrapper.watch(&lease, events).await;
-    let over = job.judge(store, &lease, ended);
-    release(guard).await;
-    let how = match over? {
+    let (over, valid_until) = (job.judge(store, &lease, ended), lease.valid_until());
+    let released = guard.release().await;
+    let how = match job.judge_release(over?, released, valid_until) {
         Over::Covered(how) => how,
         Over::Lost { how, failure } if args.on_lost == OnLost::Ignore => {
             failure.report(format);

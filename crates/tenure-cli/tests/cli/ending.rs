@@ -8,7 +8,7 @@ use rustix::process::{Signal, kill_process};
 use tenure::clock::{Clock, SystemClock};
 
 use crate::running::{holding, waiting};
-use crate::support::{Running, Scene, eventually, is_alive, is_full, next_line};
+use crate::support::{Running, Scene, code, eventually, is_alive, is_full, next_line};
 
 /// What the issue asks for, where nothing else runs on the machine.
 fn at_once() -> Duration {
@@ -201,6 +201,33 @@ fn an_evicted_run_ends_its_command_and_exits_76() {
     let told = std::io::read_to_string(run.0.stderr.take().unwrap()).unwrap();
     assert!(told.contains("stuck since noon") && !told.contains("--ttl"), "{told}");
     assert_eq!(next.ended(), 0);
+}
+
+/// The store forgot the lock while the command ran: only giving it back tells, and the exit code was that of the command.
+#[test]
+fn a_lock_that_is_gone_when_the_command_ends_is_told_with_76() {
+    let scene = Scene::new();
+    let gone = scene.run("x", "rm -r store; exit 3").output().unwrap();
+    let told = String::from_utf8_lossy(&gone.stderr);
+    assert_eq!(code(&gone), 76, "{told}");
+    assert!(told.contains("no longer knows the claim") && told.contains("perhaps beside another"), "{told}");
+    let ignored = scene.run("x --on-lost ignore", "rm -r store; exit 3").output().unwrap();
+    assert_eq!(code(&ignored), 3);
+    assert_eq!(ignored.stderr, gone.stderr);
+}
+
+/// Pages of nonsense ended the store thread with a panic, and the program as if all were well.
+#[test]
+fn a_store_damaged_under_a_command_is_told_of_without_a_panic() {
+    let scene = Scene::new();
+    let damage = "head -c 8192 /dev/zero | tr '\\0' '\\377' | dd of=store/data.mdb conv=notrunc status=none";
+    let run = scene.run("x", damage).output().unwrap();
+    let told = String::from_utf8_lossy(&run.stderr);
+    assert_eq!(code(&run), 0, "the lock was held to the end: {told}");
+    assert!(told.contains("could not be given back") && told.contains("is damaged"), "{told}");
+    assert!(told.lines().all(|line| line.starts_with("tenure:")), "{told}");
+    assert_eq!(code(&scene.run("x", "true").output().unwrap()), 0, "who comes next starts afresh");
+    assert!(scene.path("store/damaged.mdb").exists());
 }
 
 #[test]

@@ -287,3 +287,19 @@ pub(crate) fn waiting(scene: &Scene, lock: &str, count: usize) {
         (state["waiters"].as_array().unwrap().len() == count).then_some(())
     });
 }
+
+/// LMDB lets children inherit its descriptor of the data: whatever the command was, and whoever it ran as, it could write
+/// to the locks of everybody.
+#[test]
+fn the_command_gets_no_descriptor_of_ours() {
+    let scene = Scene::new();
+    let list = ["ls", "-l", "/proc/self/fd"];
+    for command in ["run", "once", "elect"] {
+        let output = scene.tenure_with(&[command, command, "--"]).args(list).output().unwrap();
+        let listed = String::from_utf8_lossy(&output.stdout);
+        assert!(listed.contains(" 2 -> "), "{listed}");
+        for ours in ["store", "socket:", "anon_inode:"] {
+            assert!(!listed.contains(ours), "{command}: {listed}");
+        }
+    }
+}
