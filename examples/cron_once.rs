@@ -28,6 +28,7 @@ async fn nightly_report(locks: Locks, night: u64, machine: u32) -> Result<String
     Ok(match done {
         Once::Ran(report) => format!("machine-{machine}: made the report ({report})"),
         Once::AlreadyDone(report) => format!("machine-{machine}: it was made already ({report})"),
+        Once::ResultNotKept => format!("machine-{machine}: it was made already, and was too large to keep"),
         Once::InProgress { .. } => format!("machine-{machine}: another is still at it"),
         Once::Unrecorded(report) => {
             format!("machine-{machine}: made it, but could not record that ({report})")

@@ -20,11 +20,17 @@ use crate::lock::{Lock, Taken};
 /// The largest result that can be recorded, in bytes of JSON.
 pub const OUTCOME_BYTES_MAX: usize = 256 * 1024;
 
+/// Recorded in the place of a result that cannot be. No JSON begins like this.
+const NOT_KEPT: &[u8] = b"\0tenure: done, its result was not kept";
+
 /// A thing to be done once: made by [`Locks::once`](crate::Locks::once).
 ///
 /// The first caller runs it; while it runs, it holds a lock for the [`ttl`](Self::ttl), renewed. If it succeeds, its
 /// result is recorded and given to every later caller for the time of [`keep`](Self::keep). If it fails, panics, is
 /// cancelled or dies, the next caller runs it.
+///
+/// A result over [256 KiB](OUTCOME_BYTES_MAX), or one that cannot be written as JSON, is not kept; that the thing was done
+/// is. It is never run again for that: a missing receipt is better than a second charge.
 ///
 /// At most one run per name is *settled*. A run that was interrupted may have had effects: that is what
 /// [fencing tokens](Lease::token) are for.
@@ -39,10 +45,12 @@ pub struct DoOnce {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "says whether the work ran"]
 pub enum Once<T> {
-    /// This call ran it, and its result is recorded.
+    /// This call ran it, and that is recorded: with its result, if it could be kept.
     Ran(T),
     /// Somebody ran it before: this is what they recorded.
     AlreadyDone(T),
+    /// Somebody ran it before, and its result was too large to keep, or of a kind that cannot be.
+    ResultNotKept,
     /// Somebody is at it, and this call did not want to wait longer.
     InProgress {
         /// How long until the other's lease ends, if it is not renewed and the store says.
@@ -58,7 +66,7 @@ impl<T> Once<T> {
     pub fn into_inner(self) -> Option<T> {
         match self {
             Self::Ran(result) | Self::AlreadyDone(result) | Self::Unrecorded(result) => Some(result),
-            Self::InProgress { .. } => None,
+            Self::InProgress { .. } | Self::ResultNotKept => None,
         }
     }
 }
@@ -115,8 +123,8 @@ impl DoOnce {
     ///
     /// # Errors
     /// The outer error is tenure's: [`Error::Lost`] if the lease ended before the work did (it was dropped then),
-    /// [`Error::Unavailable`], [`Error::Refused`] (also for a result over 256 KiB, or a record that is no `T`). The
-    /// inner one is the work's: nothing is recorded then, and the next caller runs it at once.
+    /// [`Error::Unavailable`], [`Error::Refused`] (also for a record that is no `T`). The inner one is the work's: nothing
+    /// is recorded then, and the next caller runs it at once.
     ///
     /// # Cancel safety
     /// Dropping the future drops the work; the next caller runs it at once.
@@ -148,7 +156,7 @@ impl DoOnce {
         self.run_with(work, encode, decode).await
     }
 
-    /// As [`run`](Self::run), with a result that is recorded byte for byte.
+    /// As [`run`](Self::run), with a result that is recorded byte for byte, up to [`OUTCOME_BYTES_MAX`] of them.
     ///
     /// # Errors
     /// Those of [`run`](Self::run).
@@ -177,6 +185,7 @@ impl DoOnce {
         let refused = |kind, message: String| Error::refused(Some(&name), kind, message);
         let guard = match self.lock.take().await {
             Ok(Taken::Guard(guard)) => guard,
+            Ok(Taken::Settled(record)) if *record == *NOT_KEPT => return Ok(Ok(Once::ResultNotKept)),
             Ok(Taken::Settled(record)) => {
                 let result =
                     decode(&record).map_err(|message| refused(RefusalKind::Configuration, message))?;
@@ -205,13 +214,20 @@ impl DoOnce {
                 return Ok(Err(error));
             }
         };
-        let outcome = encode(&result).map_err(|message| refused(RefusalKind::Configuration, message))?;
-        if outcome.len() > OUTCOME_BYTES_MAX {
-            let message =
-                format!("a result may have {OUTCOME_BYTES_MAX} bytes, this one has {}", outcome.len());
-            return Err(refused(RefusalKind::Limit, message));
-        }
-        Ok(Ok(if guard.settle(outcome.into(), self.keep).await {
+        // The work is done: whatever its result is like, it must not be done again.
+        let outcome = match encode(&result) {
+            Ok(outcome) if outcome.len() <= OUTCOME_BYTES_MAX => outcome.into(),
+            Ok(outcome) => {
+                let (bytes, max) = (outcome.len(), OUTCOME_BYTES_MAX);
+                tracing::warn!(lock = %name, bytes, max, "the result is too large to keep, only that it was done is");
+                Bytes::from_static(NOT_KEPT)
+            }
+            Err(error) => {
+                tracing::warn!(lock = %name, error, "the result cannot be kept, only that it was done is");
+                Bytes::from_static(NOT_KEPT)
+            }
+        };
+        Ok(Ok(if guard.settle(outcome, self.keep).await {
             Once::Ran(result)
         } else {
             Once::Unrecorded(result)

@@ -1,10 +1,11 @@
 //! What is built on locks: do-once, several as one, elections, the blocking front, detach and adopt.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tenure_core::{Error, Locks, Memory, Once, OnceStatus, RefusalKind, Why, blocking};
+use tenure_core::{Error, Locks, Memory, Once, OnceStatus, Why, blocking};
 
 /// Requirement A5: three failures, then a success, run four times and leave it settled; a fifth call gets the stored
 /// result without running.
@@ -110,8 +111,37 @@ async fn a_forgotten_result_is_run_again_and_a_foreign_record_is_refused() {
     assert!(locks.once("x").forget().await.unwrap());
     assert!(!locks.once("x").forget().await.unwrap());
     assert_eq!(run().await.unwrap(), Ok(Once::Ran(1)));
-    let huge = locks.once("y").run(|_| async { Ok::<_, ()>("x".repeat(300_000)) }).await.unwrap_err();
-    assert!(matches!(huge, Error::Refused { refusal, .. } if refusal.kind == RefusalKind::Limit));
+}
+
+/// A result that could not be kept was thrown away, and the work done again by every caller.
+#[tokio::test]
+async fn what_was_done_is_never_done_again_for_its_result() {
+    let locks = Locks::in_memory();
+    let runs = AtomicU32::new(0);
+    let work = |result| {
+        runs.fetch_add(1, Ordering::SeqCst);
+        async { Ok::<_, ()>(result) }
+    };
+    let large = "x".repeat(300_000);
+    let done = locks.once("large").run(|_| work(large.clone())).await.unwrap();
+    assert_eq!(done, Ok(Once::Ran(large.clone())), "who ran it has the result");
+    for _ in 0..2 {
+        assert_eq!(locks.once("large").run(|_| work(large.clone())).await.unwrap(), Ok(Once::ResultNotKept));
+    }
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    assert!(matches!(locks.once("large").status().await.unwrap(), OnceStatus::Done { .. }));
+    // JSON has no such keys.
+    let keyed = || locks.once("keyed").run(|_| async { Ok::<_, ()>(HashMap::from([((1, 2), 3)])) });
+    assert_eq!(keyed().await.unwrap(), Ok(Once::Ran(HashMap::from([((1, 2), 3)]))));
+    assert_eq!(keyed().await.unwrap(), Ok(Once::ResultNotKept));
+    // The largest that fits, byte for byte, and one more.
+    for (name, bytes, then) in [("fits", 256 << 10, true), ("not", (256 << 10) + 1, false)] {
+        let bytes = tenure_core::Bytes::from(vec![0; bytes]);
+        let run = || locks.once(name).run_bytes(|_| async { Ok::<_, ()>(bytes.clone()) });
+        assert_eq!(run().await.unwrap(), Ok(Once::Ran(bytes.clone())));
+        let then = if then { Once::AlreadyDone(bytes.clone()) } else { Once::ResultNotKept };
+        assert_eq!(run().await.unwrap(), Ok(then));
+    }
 }
 
 /// Random overlapping sets, in any order, never deadlock; each set is exclusive on each of its names.

@@ -77,6 +77,8 @@ impl Errand {
                 Ok(unrecorded(live.expect("a run that came to its end has left its response")))
             }
             Ok(Ok(Once::AlreadyDone(record))) => Ok(self.replay(&record)),
+            // Not one of ours: those always fit.
+            Ok(Ok(Once::ResultNotKept)) => Ok(self.replay(&[])),
             Ok(Ok(Once::InProgress { .. })) => Ok(refuse(Problem::InProgress)),
             Ok(Err(Unkept::Response(response))) => Ok(unrecorded(response)),
             Ok(Err(Unkept::Failed(error))) => Err(error),

@@ -73,6 +73,8 @@ async fn once(args: &cli::Once, job: &Job<'_>, store: &Store, events: &Events) -
             Some(error) => Err(unwritten(args, &error)),
         },
         Ok(Ok(Once::AlreadyDone(record))) => repeat(args, store, &record),
+        // Not one of ours: those always fit.
+        Ok(Ok(Once::ResultNotKept)) => repeat(args, store, &[]),
         Ok(Ok(Once::InProgress { .. })) => Err(in_progress(args, store, &once).await),
         Ok(Ok(Once::Unrecorded(_))) => Err(unrecorded(args, store)),
         Ok(Err(end)) => end,
