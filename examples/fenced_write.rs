@@ -5,7 +5,7 @@
 
 #![forbid(unsafe_code)]
 
-use tenure::{FencingToken, Locks};
+use tenure::{Eviction, FencingToken, Locks};
 
 /// The protected resource. In a database: one more column, and `WHERE token <= $token` in the update.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("slow wrote under its token");
 
     // It hangs; an operator takes the lock away and passes it on at once.
-    locks.evict("document", None, true, "it hangs").await?;
+    locks.evict("document", Eviction::because("it hangs")?.force()).await?;
     let quick = locks.lock("document").label("quick").acquire().await?;
     assert!(quick.token() > slow.token(), "tokens rise from grant to grant");
     document.write("second draft, by quick", quick.token())?;

@@ -14,7 +14,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::get;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
-use tenure::Locks;
+use tenure::{Eviction, Locks};
 use tokio::net::TcpListener;
 
 /// Without buckets the exporter would write summaries, whose quantiles cannot be added up over several processes.
@@ -62,7 +62,7 @@ async fn a_bit_of_everything(locks: &Locks) -> Result<(), tenure::Error> {
         drop(report.run(|_lease| async { Ok::<_, ()>(String::from("done")) }).await?);
     }
     let evicted = locks.lock("stuck").acquire().await?;
-    locks.evict("stuck", None, true, "to show what it looks like").await?;
+    locks.evict("stuck", Eviction::because("to show what it looks like")?.force()).await?;
     evicted.lost().await;
     Ok(())
 }

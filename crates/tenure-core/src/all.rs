@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::backend::Why;
+use crate::backend::{RefusalKind, Why};
 use crate::clock::BootInstant;
 use crate::error::{Error, Result};
 use crate::guard::Guard;
@@ -21,7 +21,7 @@ use crate::token::FencingToken;
 #[derive(Debug, Clone)]
 #[must_use = "locks do nothing until they are taken"]
 pub struct All {
-    /// In the order of their names, none twice.
+    /// In the order of their names, none twice, one at least.
     locks: Result<Vec<Lock>>,
     wait: Option<Duration>,
 }
@@ -30,10 +30,15 @@ impl All {
     pub(crate) fn new(locks: impl IntoIterator<Item = Lock>) -> Self {
         let named: Result<Vec<(LockName, Lock)>> =
             locks.into_iter().map(|lock| Ok((lock.name()?, lock))).collect();
-        let locks = named.map(|mut named| {
+        let locks = named.and_then(|mut named| {
+            if named.is_empty() {
+                let message =
+                    "no lock is named, and what needs none would run unprotected: name one at least";
+                return Err(Error::refused(None, RefusalKind::Limit, message));
+            }
             named.sort_by(|(a, _), (b, _)| a.cmp(b));
             named.dedup_by(|(a, _), (b, _)| a == b);
-            named.into_iter().map(|(_, lock)| lock).collect()
+            Ok(named.into_iter().map(|(_, lock)| lock).collect())
         });
         Self { locks, wait: None }
     }
@@ -60,7 +65,8 @@ impl All {
     /// Takes all of the locks, or none.
     ///
     /// # Errors
-    /// Those of [`Lock::acquire`], for the first lock that could not be had. None is held then.
+    /// Those of [`Lock::acquire`], for the first lock that could not be had. None is held then. [`Error::Refused`] if no
+    /// lock was named.
     ///
     /// # Cancel safety
     /// Dropping the future gives back what was taken.
@@ -159,7 +165,7 @@ impl AllGuard {
 
     /// For how long all of them are valid without another renewal.
     pub fn valid_for(&self) -> Duration {
-        self.guards.iter().map(|guard| guard.valid_for()).min().unwrap_or(Duration::MAX)
+        self.guards.iter().map(|guard| guard.valid_for()).min().unwrap_or_default()
     }
 
     /// Completes when any of them is lost, with the [`Error::Lost`] that tells which and why.
@@ -179,7 +185,7 @@ impl AllGuard {
         .await
     }
 
-    fn lost_now(&self) -> Option<Error> {
+    pub(crate) fn lost_now(&self) -> Option<Error> {
         let lost = |guard: &Guard| -> Option<Why> {
             if let LeaseState::Lost { why } = guard.state() { Some(why) } else { None }
         };

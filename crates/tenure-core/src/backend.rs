@@ -14,7 +14,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::claim::{Claim, ClaimId, Label, Mode, Reason};
+use crate::claim::{Claim, ClaimId, InvalidText, Label, Mode, Reason};
 use crate::clock::BootInstant;
 use crate::guarantee::Deployment;
 use crate::name::LockName;
@@ -324,7 +324,7 @@ pub enum Settled {
     NotHeld,
 }
 
-/// Which grants to take away, and how.
+/// Which grants to take away, and how: all of them, when they expire, if nothing else is said.
 #[derive(Debug, Clone)]
 pub struct Eviction {
     /// Only the grant with this token; all of them if not said.
@@ -333,6 +333,28 @@ pub struct Eviction {
     pub force: bool,
     /// What the holder and the log are told.
     pub reason: Reason,
+}
+
+impl Eviction {
+    /// Takes the lock away from its holders, who are told `reason`.
+    ///
+    /// # Errors
+    /// [`InvalidText`] if the reason is too long or holds a control character.
+    pub fn because(reason: impl AsRef<str>) -> Result<Self, InvalidText> {
+        Ok(Self { token: None, force: false, reason: Reason::new(reason)? })
+    }
+
+    /// Only from the holder with this token.
+    pub const fn only(mut self, token: FencingToken) -> Self {
+        self.token = Some(token);
+        self
+    }
+
+    /// At once, not when the grant expires: the old holder may then still be at work beside the new one.
+    pub const fn force(mut self) -> Self {
+        self.force = true;
+        self
+    }
 }
 
 /// A lock as an observer sees it. Durations, not moments: the store's clock is not the observer's.

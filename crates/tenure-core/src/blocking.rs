@@ -13,6 +13,9 @@
 //! # Ok::<(), tenure_core::Error>(())
 //! ```
 
+mod all;
+mod election;
+
 use std::fmt;
 use std::future::Future;
 use std::ops::Deref;
@@ -23,12 +26,15 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::runtime::{Builder, Handle};
 
-use crate::backend::LockState;
+pub use self::all::{All, AllGuard};
+pub use self::election::{Election, Leadership, Observation};
+
+use crate::backend::{Eviction, LockPage, LockState};
 use crate::detach::DetachedClaim;
 use crate::error::Result;
 use crate::lease::{Lease, LeaseState};
 use crate::name::IntoLockName;
-use crate::once::Once;
+use crate::once::{Once, OnceStatus};
 use crate::stats::Stats;
 
 /// The runtime behind all blocking clients of this process.
@@ -83,6 +89,16 @@ impl Locks {
         Lock { inner: self.inner.lock(name) }
     }
 
+    /// The locks of these names as one: see [`crate::Locks::all`].
+    pub fn all<N: IntoLockName>(&self, names: impl IntoIterator<Item = N>) -> All {
+        All { inner: self.inner.all(names) }
+    }
+
+    /// The election called `name`: see [`crate::Locks::election`].
+    pub fn election(&self, name: impl IntoLockName) -> Election {
+        Election { inner: self.inner.election(name) }
+    }
+
     /// The thing called `name`, to be done once: see [`crate::Locks::once`].
     pub fn once(&self, name: impl IntoLockName) -> DoOnce {
         DoOnce { inner: self.inner.once(name) }
@@ -103,6 +119,24 @@ impl Locks {
     pub fn inspect(&self, name: impl IntoLockName) -> Result<LockState> {
         let (locks, name) = (self.inner.clone(), name.into_lock_name()?);
         wait_for(async move { locks.inspect(name).await })
+    }
+
+    /// One page of the locks whose names start with `prefix`: see [`crate::Locks::list`].
+    ///
+    /// # Errors
+    /// Those of [`crate::Locks::list`].
+    pub fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<LockPage> {
+        let (locks, prefix, after) = (self.inner.clone(), prefix.to_owned(), after.map(str::to_owned));
+        wait_for(async move { locks.list(&prefix, after.as_deref(), limit).await })
+    }
+
+    /// Takes `name` away from its holders: see [`crate::Locks::evict`].
+    ///
+    /// # Errors
+    /// Those of [`crate::Locks::evict`].
+    pub fn evict(&self, name: impl IntoLockName, eviction: Eviction) -> Result<u32> {
+        let (locks, name) = (self.inner.clone(), name.into_lock_name()?);
+        wait_for(async move { locks.evict(name, eviction).await })
     }
 
     /// Takes over a claim that was detached: see [`crate::Locks::adopt`].
@@ -273,6 +307,34 @@ impl DoOnce {
     /// See [`crate::DoOnce::wait`].
     pub fn wait(self, wait: Duration) -> Self {
         Self { inner: self.inner.wait(wait) }
+    }
+
+    /// See [`crate::DoOnce::label`].
+    pub fn label(self, label: impl AsRef<str>) -> Self {
+        Self { inner: self.inner.label(label) }
+    }
+
+    /// See [`crate::DoOnce::reason`].
+    pub fn reason(self, reason: impl AsRef<str>) -> Self {
+        Self { inner: self.inner.reason(reason) }
+    }
+
+    /// How it stands: see [`crate::DoOnce::status`].
+    ///
+    /// # Errors
+    /// Those of [`crate::DoOnce::status`].
+    pub fn status(&self) -> Result<OnceStatus> {
+        let once = self.inner.clone();
+        wait_for(async move { once.status().await })
+    }
+
+    /// Forgets the recorded result: see [`crate::DoOnce::forget`].
+    ///
+    /// # Errors
+    /// Those of [`crate::DoOnce::forget`].
+    pub fn forget(&self) -> Result<bool> {
+        let once = self.inner.clone();
+        wait_for(async move { once.forget().await })
     }
 
     /// Runs `work` on this thread if nobody has, and records its result; otherwise answers with what is recorded.

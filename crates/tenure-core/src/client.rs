@@ -10,8 +10,8 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::all::All;
-use crate::backend::{Backend, Capabilities, Eviction, LockPage, LockState, RefusalKind, Trail, Why};
-use crate::claim::{Claim, Label, Reason};
+use crate::backend::{Backend, Capabilities, Eviction, LockPage, LockState, Trail, Why};
+use crate::claim::{Claim, Label};
 use crate::clock::{Clock, SystemClock, sleep_until};
 use crate::election::Election;
 use crate::entropy::{Entropy, SystemEntropy};
@@ -24,7 +24,6 @@ use crate::name::{IntoLockName, LockName};
 use crate::once::DoOnce;
 use crate::pending::finish;
 use crate::stats::{Meters, Stats};
-use crate::token::FencingToken;
 
 /// A client of one store: makes locks, renews them, cleans up after them.
 ///
@@ -108,7 +107,7 @@ impl Locks {
         Lock::new(self.shared.clone(), self.name(name))
     }
 
-    /// The locks of these names as one: all of them are taken, or none.
+    /// The locks of these names as one: all of them are taken, or none. There must be one at least.
     pub fn all<N: IntoLockName>(&self, names: impl IntoIterator<Item = N>) -> All {
         All::new(names.into_iter().map(|name| self.lock(name)))
     }
@@ -171,28 +170,31 @@ impl Locks {
         answer.map_err(|error| Error::from_store(None, &self.shared.store, error))
     }
 
-    /// Takes `name` away from its holders, or from the one with `token`; answers from how many.
+    /// Takes `name` away from its holders, or from one of them; answers from how many.
     ///
     /// Their renewals are refused from now on, and they are told; the lock passes on when their grants expire, so that
-    /// it is never held twice. With `force` it passes on at once: the old holder may then still be at work beside the
-    /// new one.
+    /// it is never held twice. With [`force`](Eviction::force) it passes on at once: the old holder may then still be at
+    /// work beside the new one.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> tenure_core::Result<()> {
+    /// use tenure_core::Eviction;
+    /// # let locks = tenure_core::Locks::in_memory();
+    ///
+    /// let guard = locks.lock("report").acquire().await?;
+    /// let evicted = locks.evict("report", Eviction::because("it hangs")?.only(guard.token()).force()).await?;
+    /// assert_eq!(evicted, 1);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the store did not serve, [`Error::Refused`] if it never will.
     ///
     /// # Cancel safety
     /// The eviction may or may not happen; it may be asked for again.
-    pub async fn evict(
-        &self,
-        name: impl IntoLockName,
-        token: Option<FencingToken>,
-        force: bool,
-        reason: &str,
-    ) -> Result<u32> {
+    pub async fn evict(&self, name: impl IntoLockName, eviction: Eviction) -> Result<u32> {
         let name = self.name(name)?;
-        let reason = Reason::new(reason)
-            .map_err(|invalid| Error::refused(Some(&name), RefusalKind::Limit, invalid.to_string()))?;
-        let answer = self.shared.backend.evict(&name, &Eviction { token, force, reason }).await;
+        let answer = self.shared.backend.evict(&name, &eviction).await;
         answer.map_err(|error| Error::from_store(Some(&name), &self.shared.store, error))
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::{Holder, Refusal, RefusalKind, StoreError, Why};
+use crate::claim::InvalidText;
 use crate::name::{InvalidName, LockName};
 use crate::token::FencingToken;
 use crate::words::in_words;
@@ -123,6 +124,12 @@ impl Error {
 
 impl From<InvalidName> for Error {
     fn from(invalid: InvalidName) -> Self {
+        Self::refused(None, RefusalKind::Limit, invalid.to_string())
+    }
+}
+
+impl From<InvalidText> for Error {
+    fn from(invalid: InvalidText) -> Self {
         Self::refused(None, RefusalKind::Limit, invalid.to_string())
     }
 }

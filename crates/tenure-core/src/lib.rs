@@ -15,7 +15,7 @@
 //! | do a thing once, and share its result | [`once(name).run(…)`](DoOnce::run) |
 //! | several locks as one | [`all([…])`](Locks::all) |
 //! | one leader, and everybody sees who | [`election(name)`](Locks::election) |
-//! | any of these without async | [`blocking`] |
+//! | any of these without async | [`blocking`], with the same names |
 //! | hand the lock to another process | [`Guard::detach`], [`Locks::adopt`] |
 //!
 //! # What is promised

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tenure_core::{Error, Locks, Memory, Once, OnceStatus, Why, blocking};
+use tenure_core::{Error, Eviction, Locks, Memory, Once, OnceStatus, RefusalKind, Why, blocking};
 
 /// Requirement A5: three failures, then a success, run four times and leave it settled; a fifth call gets the stored
 /// result without running.
@@ -90,7 +90,7 @@ async fn a_run_whose_lease_was_taken_is_told_that_nothing_is_recorded() {
         .run(|_| async move {
             // Taken away and passed on at once: the settle must be refused. No await after it, so that the loss is not
             // noticed before the work is done.
-            evictor.evict("x", None, true, "test").await.unwrap();
+            evictor.evict("x", Eviction::because("test").unwrap().force()).await.unwrap();
             Ok::<_, ()>(1)
         })
         .await;
@@ -159,6 +159,9 @@ async fn overlapping_sets_never_deadlock() {
                         .wrapping_mul(6_364_136_223_846_793_005)
                         .wrapping_add(1_442_695_040_888_963_407);
                     let mut members: Vec<usize> = (0..5).filter(|i| random >> (40 + i) & 1 == 1).collect();
+                    if members.is_empty() {
+                        members.push(0);
+                    }
                     if random >> 60 & 1 == 1 {
                         members.reverse();
                     }
@@ -194,12 +197,15 @@ async fn a_set_is_taken_whole_or_not_at_all_and_lost_with_any_member() {
     let failed = locks.all(["c", "a", "b"]).wait(Duration::from_millis(50)).acquire().await;
     assert!(matches!(failed, Err(Error::TimedOut { lock, .. }) if lock.as_str() == "c"));
     assert_eq!(memory.stored_names().len(), 1, "a and b were given back");
+    // What was not even one lock was held for ever.
+    let none = locks.all(Vec::<String>::new()).run(|_| async { unreachable!() }).await;
+    assert!(matches!(none, Err(Error::Refused { refusal, .. }) if refusal.kind == RefusalKind::Limit));
     c.release().await.unwrap();
 
     let all = locks.all(["b", "a", "b"]).acquire().await.unwrap();
     assert!(all.token("a").unwrap() < all.token("b").unwrap(), "taken in the order of their names");
     assert_eq!(all.token("c"), None);
-    locks.evict("a", None, false, "test").await.unwrap();
+    locks.evict("a", Eviction::because("test").unwrap()).await.unwrap();
     assert!(matches!(all.lost().await, Error::Lost { lock, .. } if lock.as_str() == "a"));
     assert!(!all.is_held() && all.valid_for().is_zero());
     assert!(all.release().await.is_err());
@@ -261,6 +267,42 @@ fn the_blocking_front_works_outside_and_inside_a_runtime() {
     exercise();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async { exercise() });
+}
+
+#[test]
+fn the_blocking_front_has_what_is_built_on_locks() {
+    let locks = blocking::Locks::in_memory();
+    let both = locks.all(["b", "a"]).wait(Duration::from_secs(30)).acquire().unwrap();
+    assert!(both.is_held() && both.token("a").is_some());
+    let names = |page: tenure_core::LockPage| page.locks.into_iter().map(|lock| lock.name.to_string());
+    assert_eq!(names(locks.list("", None, 10).unwrap()).collect::<Vec<_>>(), ["a", "b"]);
+    let eviction = Eviction::because("test").unwrap().only(both.token("a").unwrap()).force();
+    assert_eq!(locks.evict("a", eviction).unwrap(), 1);
+    assert!(matches!(both.release(), Err(Error::Lost { lock, .. }) if lock.as_str() == "a"));
+    assert_eq!(locks.all(["a", "b"]).run(|leases| leases.len()).unwrap(), 2);
+    let lost = locks.all(["a"]).run(|leases| {
+        locks.evict("a", Eviction::because("test").unwrap().force()).unwrap();
+        while leases[0].is_held() {
+            std::thread::yield_now();
+        }
+    });
+    assert!(matches!(lost, Err(Error::Lost { why: Why::Evicted { .. }, .. })), "{lost:?}");
+    assert!(matches!(locks.all(Vec::<String>::new()).acquire(), Err(Error::Refused { .. })));
+
+    let election = locks.election("scheduler").label("one").look_every(Duration::from_millis(10));
+    let mut leaders = election.observe().unwrap().map(|leader| leader.unwrap().map(|leader| leader.token));
+    assert_eq!(leaders.next(), Some(None));
+    let leadership = election.campaign().unwrap();
+    assert_eq!(election.leader().unwrap().unwrap().label.as_str(), "one");
+    assert_eq!(leaders.next(), Some(Some(Some(leadership.token()))));
+    leadership.resign().unwrap();
+    assert_eq!(leaders.next(), Some(None));
+
+    let once = || locks.once("x").label("one").reason("test");
+    assert_eq!(once().status().unwrap(), OnceStatus::Open);
+    assert_eq!(once().run(|_| Ok::<_, ()>(1)).unwrap(), Ok(Once::Ran(1)));
+    assert!(matches!(once().status().unwrap(), OnceStatus::Done { .. }));
+    assert!(once().forget().unwrap() && !once().forget().unwrap());
 }
 
 #[tokio::test]

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use common::{QUICK, ask, beside, claim, connect, leftovers};
 use futures_util::future::join_all;
-use tenure_core::{Attempt, Backend, Line, LockName, Locks, Mode, RefusalKind, Released, StoreError, Trail};
+use tenure_core::{
+    Attempt, Backend, Eviction, Line, LockName, Locks, Mode, RefusalKind, Released, StoreError, Trail,
+};
 use tenure_redis::{Redis, RedisConfig};
 use tenure_testkit::servers::{Kind, Server, free_port};
 
@@ -36,7 +38,7 @@ async fn everything_works(url: &str) {
     assert_eq!(first.list("", None, 100).await.unwrap().locks.len(), 1);
     guard.release().await.unwrap();
     let guard = waiting.await.unwrap().unwrap();
-    assert_eq!(first.evict("acl", None, true, "tidy").await.unwrap(), 1);
+    assert_eq!(first.evict("acl", Eviction::because("tidy").unwrap().force()).await.unwrap(), 1);
     guard.lease().lost().await;
     let readers =
         [first.lock("shared").shared().acquire().await, second.lock("shared").shared().acquire().await];

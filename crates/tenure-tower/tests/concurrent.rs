@@ -12,7 +12,7 @@ use axum::middleware::{Next, from_fn};
 use axum::routing::post;
 use common::{Work, request, serve, until_waiting};
 use http::{Method, StatusCode};
-use tenure_core::Locks;
+use tenure_core::{Eviction, Locks};
 use tenure_tower::IdempotencyLayer;
 use tokio::sync::Notify;
 
@@ -213,7 +213,7 @@ async fn a_run_that_lost_its_lease_is_not_passed_off_as_done() {
     let client = serve(held_up(&work, false).layer(IdempotencyLayer::unscoped(&locks).unwrap())).await;
     let first = tokio::spawn(client.post("/", "k", ""));
     work.begun().await;
-    assert_eq!(locks.evict("idempotency//k", None, true, "test").await.unwrap(), 1);
+    assert_eq!(locks.evict("idempotency//k", Eviction::because("test").unwrap().force()).await.unwrap(), 1);
     first.await.unwrap().assert_problem(500, "lease-lost");
     work.let_go();
     let next = client.post("/", "k", "").await;

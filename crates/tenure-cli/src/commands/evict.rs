@@ -1,6 +1,7 @@
 //! `tenure evict`: takes a lock away from its holders.
 
 use serde::Serialize;
+use tenure::Eviction;
 
 use super::{block_on, told};
 use crate::cli::{Evict, Global};
@@ -20,7 +21,8 @@ struct Evicted<'a> {
 pub(crate) fn run(global: &Global, args: &Evict) -> Outcome {
     block_on(async {
         let store = Store::open(global).await?;
-        let evicted = store.locks.evict(&args.name, None, args.force, args.reason.as_str()).await;
+        let eviction = Eviction { token: None, force: args.force, reason: args.reason.clone() };
+        let evicted = store.locks.evict(&args.name, eviction).await;
         let evicted = evicted.map_err(told(&store))?;
         if global.json {
             print_json(&Evicted { name: &store.full_name(args.name.as_str()), evicted, force: args.force });

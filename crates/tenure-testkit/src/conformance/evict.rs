@@ -95,10 +95,10 @@ pub(super) async fn an_evicted_holder_is_told(subject: Arc<dyn Subject>) {
     let (a, b) = (locks(subject.open().await), locks(subject.open().await));
     for force in [false, true] {
         let guard = a.lock("told").ttl(Duration::from_secs(3)).acquire().await.expect("free");
-        assert_eq!(b.evict("told", None, force, "maintenance").await.expect("the store answers"), 1);
+        assert_eq!(b.evict("told", eviction(force)).await.expect("the store answers"), 1);
         match within(SLACK, "the holder is told", guard.lost()).await {
             Why::Evicted { reason } => {
-                assert!(reason.is_none_or(|reason| reason.as_str() == "maintenance"));
+                assert!(reason.is_none_or(|reason| reason.as_str() == "on purpose"));
             }
             other => panic!("expected an eviction, got {other:?}"),
         }
