@@ -13,7 +13,8 @@ use tenure_core::queue::Rules;
 /// As a URL: `file:DIRECTORY?option=value&…`, each option named as its field. `file:` alone is the default directory.
 ///
 /// ```
-/// use tenure_embedded::Config;
+/// # mod tenure { pub use tenure_embedded as embedded; }
+/// use tenure::embedded::Config;
 ///
 /// let config: Config = "file:/var/lock/tenure?shared&timeout=500ms".parse()?;
 /// assert!(config.shared);

@@ -3,10 +3,13 @@
 //! The state of each lock ([`tenure_core::queue`]) lies in an LMDB file that the processes share. A claim tied to its
 //! process ends with it, at once: liveness is a file lock, which the kernel drops however the process ends.
 //!
+//! Through the crate `tenure`, this is `tenure::embedded`:
+//!
 //! ```
+//! # mod tenure { pub use tenure_core::*; pub use tenure_embedded as embedded; }
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use tenure_core::Locks;
-//! use tenure_embedded::{Config, Embedded};
+//! use tenure::Locks;
+//! use tenure::embedded::{Config, Embedded};
 //!
 //! # let directory = tempfile::tempdir()?;
 //! # let directory = directory.path().join("locks");

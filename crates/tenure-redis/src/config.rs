@@ -25,7 +25,8 @@ use crate::error;
 /// [`password`](Self::password): without one, the server would take us for its default user.
 ///
 /// ```
-/// use tenure_redis::RedisConfig;
+/// # mod tenure { pub use tenure_redis as redis; }
+/// use tenure::redis::RedisConfig;
 ///
 /// let config = RedisConfig::from_url("redis://app:secret@db1/2?timeout=500ms")?;
 /// assert_eq!(config.store(), "redis://app@db1:6379/2");

@@ -7,8 +7,9 @@
 //! [`FENCE_DAYS`] days after its last use; after that an older write would be taken again, as no lease lives that long.
 //!
 //! ```no_run
+//! # mod tenure { pub use tenure_redis as redis; }
 //! # async fn example(lease: tenure_core::Lease) -> Result<(), Box<dyn std::error::Error>> {
-//! use tenure_redis::fence::Fenced;
+//! use tenure::redis::fence::Fenced;
 //!
 //! let client = redis::Client::open("redis://127.0.0.1:6379")?;
 //! let mut connection = client.get_multiplexed_async_connection().await?;

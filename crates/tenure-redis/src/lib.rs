@@ -4,14 +4,17 @@
 //! a line and are told by a push; a push is dated, never trusted. The page `docs/backends/redis.md` says what is
 //! guaranteed, what can go wrong, and what is written where.
 //!
+//! Through the crate `tenure`, with its feature `redis`, this is `tenure::redis`:
+//!
 //! ```no_run
+//! # mod tenure { pub use tenure_core::*; pub use tenure_redis as redis; }
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! use tenure_core::Locks;
-//! use tenure_redis::{Redis, RedisConfig};
+//! use tenure::Locks;
+//! use tenure::redis::{Redis, RedisConfig};
 //!
 //! let locks = Locks::new(Redis::connect(RedisConfig::from_url("redis://127.0.0.1:6379")?).await?);
 //! locks.lock("orders/1001").run(|lease| async move {
-//!     // … one party at a time; send lease.token() along with every write …
+//!     println!("one party at a time; send {} along with every write", lease.token());
 //! }).await?;
 //! # Ok(()) }
 //! ```

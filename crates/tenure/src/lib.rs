@@ -157,6 +157,15 @@ fn misconfigured(message: String) -> Error {
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
+/// Those of the pages about stores, compiled.
+#[cfg(all(doctest, feature = "embedded"))]
+#[doc = include_str!("../../../docs/backends/embedded.md")]
+struct EmbeddedPage;
+
+#[cfg(all(doctest, feature = "redis"))]
+#[doc = include_str!("../../../docs/backends/redis.md")]
+struct RedisPage;
+
 #[cfg(test)]
 mod tests {
     use super::*;
