@@ -161,11 +161,12 @@ fn make(path: &Path, is_shared: bool) -> Result<(), OpenError> {
                 .map_err(OpenError::unusable("make the directory", parent))?;
         }
     }
+    // The group is let in, and files made here belong to the group of the directory, whoever makes them.
+    let mode = if is_shared { 0o2770 } else { 0o700 };
     match fs::DirBuilder::new().mode(0o700).create(path) {
-        // The group is let in, and files made here belong to the group of the directory, whoever makes them.
-        Ok(()) if is_shared => fs::set_permissions(path, fs::Permissions::from_mode(0o2770))
+        // Whatever the umask took away: under 0177, a usual one for private files, nobody could go in.
+        Ok(()) => fs::set_permissions(path, fs::Permissions::from_mode(mode))
             .map_err(OpenError::unusable("set the mode of", path)),
-        Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(OpenError::unusable("make the directory", path)(error)),
     }

@@ -51,6 +51,12 @@ pub(crate) fn make_files(directory: &Directory) -> io::Result<()> {
     make(LOCK, LOCK_BYTES)
 }
 
+/// Which of the files is not there. LMDB would make it anew, and a new lock file has a new mutex: two processes could then
+/// write at the same time.
+pub(crate) fn missing_file(directory: &Directory) -> Option<&'static str> {
+    [DATA, LOCK].into_iter().find(|name| !directory.path.join(name).exists())
+}
+
 /// Throws the data away. To be called by who is alone.
 pub(crate) fn discard(directory: &Directory) -> io::Result<()> {
     for name in [DATA, LOCK] {

@@ -40,6 +40,14 @@ pub(crate) fn open(config: &Config, directory: &Directory) -> Result<(Env, Place
                 });
             }
             (Company::Others, Found::Header(header)) if header.place == here => {
+                if let Some(name) = environment::missing_file(directory) {
+                    directory.leave();
+                    directory.pause(doubtful_until).map_err(|_| OpenError::Damaged {
+                        directory: directory.path.clone(),
+                        problem: format!("{name} is missing"),
+                    })?;
+                    continue;
+                }
                 let env = environment::open(directory, config.map_size);
                 return Ok((env.map_err(|error| open_error(directory, error))?, here));
             }

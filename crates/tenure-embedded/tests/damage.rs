@@ -104,13 +104,18 @@ fn a_full_disk_refuses_newcomers_and_lets_everybody_out() {
 async fn on_a_full_disk(directory: &Path) {
     let locks = open(directory);
     for round in 0..3 {
-        let first = locks.lock("first").acquire().await.unwrap();
+        let first = locks.lock("first").ttl(ms(600)).acquire().await.unwrap();
         let ballast = directory.join("ballast");
         let mut file = fs::File::create(&ballast).unwrap();
         while file.write_all(&[1; 1024]).is_ok() {}
         let (guards, refused) = take_until_refused(&locks).await;
         assert!(matches!(refused, Error::Unavailable { .. }), "{refused}");
-        assert!(first.is_held());
+        // Renewed there, again and again.
+        let lease = first.lease();
+        for _ in 0..3 {
+            lease.changed(lease.valid_until()).await;
+            assert!(lease.is_held());
+        }
         let token = first.token();
         first.release().await.expect("release works on a full disk");
         for guard in guards {
@@ -257,6 +262,33 @@ fn damage_under_an_open_store_is_refused_without_a_panic() {
             assert!(!directory.join("damaged.mdb").exists(), "{harm}");
         });
     }
+}
+
+/// LMDB made a lock file anew if somebody had removed it, with a mutex of its own: two processes wrote at the same time.
+#[test]
+fn a_file_removed_under_the_feet_of_others_is_not_made_anew() {
+    for name in ["lock.mdb", "data.mdb"] {
+        let (_outer, directory) = scratch();
+        let mut holder = Actor::start("holder", &directory);
+        holder.hear();
+        fs::remove_file(directory.join(name)).unwrap();
+        let refused = Embedded::open(Config::at(&directory)).map(|_| ()).unwrap_err();
+        assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
+        assert!(refused.to_string().contains(name), "{refused}");
+        assert!(!directory.join(name).exists());
+        holder.kill();
+        Embedded::open(Config::at(&directory)).unwrap();
+    }
+}
+
+#[test]
+fn a_directory_is_made_for_its_owner_whatever_the_umask() {
+    let (_outer, directory) = scratch();
+    let umask = "umask 0177 && exec \"$0\" \"$@\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", umask]).arg(std::env::current_exe().unwrap());
+    Actor::start_with(command, "holder", &directory).hear();
+    assert_eq!(fs::metadata(&directory).unwrap().permissions().mode() & 0o7777, 0o700);
 }
 
 #[test]
