@@ -82,3 +82,10 @@ pub(crate) fn open(config: &Config) -> Result<Arc<Store>, OpenError> {
     open.insert(identity, Slot { store: Arc::downgrade(&store), path: store.directory.clone(), ended });
     Ok(store)
 }
+
+/// Whether the store thread of the directory has ended.
+#[cfg(test)]
+pub(crate) fn has_ended(identity: Identity) -> bool {
+    let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    open.get(&identity).is_none_or(|slot| slot.ended.try_recv() == Err(TryRecvError::Disconnected))
+}
