@@ -279,7 +279,7 @@ fn the_blocking_front_has_what_is_built_on_locks() {
     let eviction = Eviction::because("test").unwrap().only(both.token("a").unwrap()).force();
     assert_eq!(locks.evict("a", eviction).unwrap(), 1);
     assert!(matches!(both.release(), Err(Error::Lost { lock, .. }) if lock.as_str() == "a"));
-    assert_eq!(locks.all(["a", "b"]).run(|leases| leases.len()).unwrap(), 2);
+    assert_eq!(locks.all(["a", "b"]).run(<[tenure_core::Lease]>::len).unwrap(), 2);
     let lost = locks.all(["a"]).run(|leases| {
         locks.evict("a", Eviction::because("test").unwrap().force()).unwrap();
         while leases[0].is_held() {
