@@ -21,25 +21,30 @@ use crate::token::FencingToken;
 #[derive(Debug, Clone)]
 #[must_use = "locks do nothing until they are taken"]
 pub struct All {
-    /// In the order of their names, none twice, one at least.
+    /// In the order of their names, none twice, one at least. If one has a bad name, only that: it is refused when it is taken.
     locks: Result<Vec<Lock>>,
     wait: Option<Duration>,
 }
 
 impl All {
     pub(crate) fn new(locks: impl IntoIterator<Item = Lock>) -> Self {
-        let named: Result<Vec<(LockName, Lock)>> =
-            locks.into_iter().map(|lock| Ok((lock.name()?, lock))).collect();
-        let locks = named.and_then(|mut named| {
-            if named.is_empty() {
+        let named: Result<Vec<(LockName, Lock)>, Lock> = locks
+            .into_iter()
+            .map(|lock| lock.name().map_err(|_| lock.clone()).map(|name| (name, lock)))
+            .collect();
+        let locks = match named {
+            Ok(named) if named.is_empty() => {
                 let message =
                     "no lock is named, and what needs none would run unprotected: name one at least";
-                return Err(Error::refused(None, RefusalKind::Limit, message));
+                Err(Error::refused(None, RefusalKind::Limit, message))
             }
-            named.sort_by(|(a, _), (b, _)| a.cmp(b));
-            named.dedup_by(|(a, _), (b, _)| a == b);
-            Ok(named.into_iter().map(|(_, lock)| lock).collect())
-        });
+            Ok(mut named) => {
+                named.sort_by(|(a, _), (b, _)| a.cmp(b));
+                named.dedup_by(|(a, _), (b, _)| a == b);
+                Ok(named.into_iter().map(|(_, lock)| lock).collect())
+            }
+            Err(bad) => Ok(vec![bad]),
+        };
         Self { locks, wait: None }
     }
 

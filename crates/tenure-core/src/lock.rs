@@ -260,9 +260,10 @@ impl Lock {
 impl Lock {
     /// Waits for the lock and takes it, or the record in its place.
     pub(crate) async fn take(self) -> Result<Taken> {
-        let (shared, wanted) = (self.shared, self.wanted?);
+        let shared = self.shared;
         let start = shared.clock.now();
         let mut timing = Timing { start, outcome: Outcome::Cancelled, shared: &shared };
+        let wanted = self.wanted.inspect_err(|error| timing.outcome = Outcome::of(error))?;
         let span = tracing::debug_span!("tenure.acquire", lock = %wanted.name, mode = %wanted.mode);
         let taken = take(&shared, wanted, start).instrument(span).await;
         timing.outcome = match &taken {

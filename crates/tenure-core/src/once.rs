@@ -181,8 +181,9 @@ impl DoOnce {
         F: FnOnce(Lease) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        let name = self.lock.name()?;
-        let refused = |kind, message: String| Error::refused(Some(&name), kind, message);
+        // A bad one is refused, and counted, with the lock.
+        let name = self.lock.name().ok();
+        let refused = |kind, message: String| Error::refused(name.as_ref(), kind, message);
         let guard = match self.lock.take().await {
             Ok(Taken::Guard(guard)) => guard,
             Ok(Taken::Settled(record)) if *record == *NOT_KEPT => return Ok(Ok(Once::ResultNotKept)),
@@ -219,11 +220,20 @@ impl DoOnce {
             Ok(outcome) if outcome.len() <= OUTCOME_BYTES_MAX => outcome.into(),
             Ok(outcome) => {
                 let (bytes, max) = (outcome.len(), OUTCOME_BYTES_MAX);
-                tracing::warn!(lock = %name, bytes, max, "the result is too large to keep, only that it was done is");
+                tracing::warn!(
+                    lock = name.as_ref().map(LockName::as_str),
+                    bytes,
+                    max,
+                    "the result is too large to keep, only that it was done is"
+                );
                 Bytes::from_static(NOT_KEPT)
             }
             Err(error) => {
-                tracing::warn!(lock = %name, error, "the result cannot be kept, only that it was done is");
+                tracing::warn!(
+                    lock = name.as_ref().map(LockName::as_str),
+                    error,
+                    "the result cannot be kept, only that it was done is"
+                );
                 Bytes::from_static(NOT_KEPT)
             }
         };

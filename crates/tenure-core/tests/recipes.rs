@@ -337,3 +337,17 @@ async fn a_detached_claim_moves_and_is_adopted_once() {
     assert!(there.lock("x").try_acquire().await.unwrap().is_some());
     assert!("tenure1-00".parse::<tenure_core::DetachedClaim>().is_err());
 }
+
+/// What is refused before anything is sent to the store is an acquire all the same: the count of refusals stood still.
+#[tokio::test]
+async fn refusals_before_any_request_are_counted() {
+    let locks = Locks::in_memory();
+    assert!(locks.lock("b").ttl(Duration::ZERO).acquire().await.is_err());
+    assert!(locks.lock("").try_acquire().await.is_err());
+    assert!(locks.lock("b").permits(3, 2).run(|_| async {}).await.is_err());
+    assert!(locks.all(["a", "", "b"]).acquire().await.is_err());
+    assert!(locks.all(["a", "b"]).ttl(Duration::ZERO).acquire().await.is_err());
+    assert!(locks.once("").run(|_| async { Ok::<_, ()>(1) }).await.is_err());
+    let stats = locks.stats();
+    assert_eq!((stats.refused, stats.acquire.count(), stats.attempts), (6, 6, 0));
+}
