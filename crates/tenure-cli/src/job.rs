@@ -13,7 +13,7 @@ use crate::cli::{OnLost, TtlArg};
 use crate::exit_code::ExitCode;
 use crate::failure::{Failure, Outcome};
 use crate::guardian::wire::How;
-use crate::output::{clean, note};
+use crate::output::{clean, not_given_back, note};
 use crate::program;
 use crate::store::Store;
 use crate::wrapper::Ended;
@@ -102,9 +102,7 @@ impl<'a> Job<'a> {
                 Over::Lost { how, failure: Failure::new(ExitCode::Lost, what).retry_safe(false) }
             }
             (over, Err(error @ (Error::Unavailable { .. } | Error::Refused { .. }))) => {
-                let _ = note(&clean(&format!(
-                    "tenure: warning: the lock could not be given back and is left to expire: {error}"
-                )));
+                not_given_back(&error);
                 over
             }
             (over, _) => over,

@@ -234,6 +234,13 @@ fn trimmed(table: &Table) -> String {
     })
 }
 
+/// Warns that a lock stays as it is. Nobody else is to blame for it.
+pub(crate) fn not_given_back(cause: &dyn std::fmt::Display) {
+    let _ = note(&clean(&format!(
+        "tenure: warning: the lock could not be given back and is left to expire: {cause}"
+    )));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,7 @@
 //! Where the store is: `--store`, `$TENURE_STORE`, or the default. And its secrets: read here, printed nowhere.
 
 use std::path::Path;
+use std::time::Duration;
 
 use tenure::{Connected, LockName, Locks, StoreUrl};
 
@@ -66,9 +67,9 @@ impl Store {
     }
 
     /// Waits for what must still be told to the store: a place in line given up, a release under way.
-    pub(crate) async fn close(&self) {
+    pub(crate) async fn close(&self, within: Duration) {
         // What could not be told is left to expire; there is nobody to tell who could do more.
-        let _ = self.connected.locks.close(std::time::Duration::from_secs(3)).await;
+        let _ = self.connected.locks.close(within).await;
     }
 }
 

@@ -221,7 +221,7 @@ impl DoOnce {
             Ok(outcome) => {
                 let (bytes, max) = (outcome.len(), OUTCOME_BYTES_MAX);
                 tracing::warn!(
-                    lock = name.as_ref().map(LockName::as_str),
+                    lock = name.as_ref().map(crate::LockName::as_str),
                     bytes,
                     max,
                     "the result is too large to keep, only that it was done is"
@@ -230,7 +230,7 @@ impl DoOnce {
             }
             Err(error) => {
                 tracing::warn!(
-                    lock = name.as_ref().map(LockName::as_str),
+                    lock = name.as_ref().map(crate::LockName::as_str),
                     error,
                     "the result cannot be kept, only that it was done is"
                 );

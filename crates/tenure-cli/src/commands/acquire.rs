@@ -2,7 +2,7 @@
 
 use tenure::Tie;
 
-use super::{Waited, block_on, told, told_busy, wait_for, wanted};
+use super::{GIVE_BACK_WITHIN, Waited, block_on, told, told_busy, wait_for, wanted};
 use crate::claim_source::CLAIM;
 use crate::cli::{Acquire, Global};
 use crate::closed_stdout;
@@ -28,11 +28,11 @@ pub(crate) fn run(global: &Global, args: &Acquire) -> Outcome {
         let guard = match wait_for(&store, lock.acquire(), &args.name, wait, &events).await {
             Waited::Came(Ok(guard)) => guard,
             Waited::Came(Err(error)) => {
-                store.close().await;
+                store.close(GIVE_BACK_WITHIN).await;
                 return Err(told_busy(&store, args.busy_code)(error));
             }
             Waited::Interrupted(end) => {
-                store.close().await;
+                store.close(GIVE_BACK_WITHIN).await;
                 std::process::exit(end.code().into());
             }
         };

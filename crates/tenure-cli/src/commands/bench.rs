@@ -12,7 +12,7 @@ use tenure::clock::SystemClock;
 use tenure::{BootInstant, Clock, Locks};
 use tokio::task::JoinSet;
 
-use super::{block_on, told};
+use super::{GIVE_BACK_WITHIN, block_on, told};
 use crate::cli::{Bench, Global};
 use crate::exit_code::ExitCode;
 use crate::failure::{Outcome, internal};
@@ -28,7 +28,7 @@ pub(crate) fn run(global: &Global, args: &Bench) -> Outcome {
         let one = own_locks(&store, 1, args.span).await?;
         let many = own_locks(&store, args.tasks, args.span).await?;
         let handovers = one_lock(&store, args.waiters, args.span).await?;
-        store.close().await;
+        store.close(GIVE_BACK_WITHIN).await;
         if global.json {
             print_json(&json!({
                 "store": store.locks.store(),

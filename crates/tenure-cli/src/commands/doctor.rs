@@ -6,7 +6,7 @@ use anstyle::{AnsiColor, Style};
 use serde_json::json;
 use tenure::{Fault, Fence, Finding, Guarantee, Severity, Verdict};
 
-use super::{block_on, told};
+use super::{GIVE_BACK_WITHIN, block_on, told};
 use crate::cli::{Doctor, Global, Level};
 use crate::exit_code::ExitCode;
 use crate::failure::{Failure, Outcome};
@@ -39,7 +39,7 @@ pub(crate) fn run(global: &Global, args: &Doctor) -> Outcome {
         } else {
             print(&page(&store, &findings, guarantee));
         }
-        store.close().await;
+        store.close(GIVE_BACK_WITHIN).await;
         let missing = args.require.iter().copied().find(|level| !is_met(*level, guarantee));
         let problem = findings.iter().find(|finding| finding.severity == Severity::Problem);
         match (missing, problem) {

@@ -9,7 +9,7 @@ use serde_json::json;
 use tenure::clock::{Clock, SystemClock, sleep_until};
 use tenure::{Election, Error, Leadership, Reason};
 
-use super::{End, Waited, block_on, told, wait_for};
+use super::{End, GIVE_BACK_WITHIN, Waited, block_on, told, wait_for};
 use crate::child_env;
 use crate::cli::{Elect, Global, LogFormat, OnLost};
 use crate::failure::{Outcome, internal};
@@ -33,7 +33,7 @@ pub(crate) fn run(global: &Global, args: &Elect) -> Outcome<u8> {
         let (reason, format) = (args.reason.as_ref(), global.log_format);
         let candidate = Candidate { job: &job, store: &store, events: &events, reason, format };
         let end = candidate.stand().await;
-        store.close().await;
+        store.close(GIVE_BACK_WITHIN).await;
         Ok(end?.code())
     })
 }
@@ -77,7 +77,7 @@ impl Candidate<'_> {
         loop {
             match election.campaign().await {
                 Err(error @ Error::Unavailable { .. }) if has_led => {
-                    tracing::warn!(%error, "cannot campaign, trying again");
+                    tracing::info!(%error, "cannot campaign, trying again");
                     sleep_until(clock.clone(), clock.now() + CAMPAIGN_AGAIN_AFTER).await;
                 }
                 answer => return answer,

@@ -17,15 +17,18 @@ pub(crate) mod show;
 pub(crate) mod watch;
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nix::unistd::{getpid, getsid};
-use tenure::{Lock, LockName};
+use tenure::clock::{Clock, SystemClock, sleep_until};
+use tenure::{Guard, Lock, LockName};
 
 use crate::cli::{ModeArgs, TtlArg};
 use crate::failure::{Failure, Outcome, internal};
 use crate::guardian::wire::How;
+use crate::output::not_given_back;
 use crate::signals::{Events, STOPPING, take_default_action};
 use crate::store::Store;
 use crate::{exit_code, waiting_line};
@@ -95,6 +98,28 @@ fn told_busy<'a>(store: &'a Store, busy_code: Option<u8>) -> impl Fn(tenure::Err
         }
         failure
     }
+}
+
+/// How long giving a lock back may take, with what must still be told to the store.
+const GIVE_BACK_WITHIN: Duration = Duration::from_secs(3);
+/// How long it is tried at least: a store that serves needs less.
+const GIVE_BACK_TRIED_FOR: Duration = Duration::from_millis(500);
+
+/// Gives the lock back, and closes the store. The command has ended; a silent store is not waited for longer than until the
+/// lease has ended by itself.
+async fn give_back(store: &Store, guard: Guard) -> tenure::Result<()> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let now = clock.now();
+    let by = guard.valid_until().max(now + GIVE_BACK_TRIED_FOR).min(now + GIVE_BACK_WITHIN);
+    let released = tokio::select! {
+        released = guard.release() => released,
+        () = sleep_until(clock.clone(), by) => {
+            not_given_back(&"no answer from the store in time");
+            Ok(())
+        }
+    };
+    store.close(by.saturating_since(clock.now())).await;
+    released
 }
 
 /// How the program ends, once its command has.

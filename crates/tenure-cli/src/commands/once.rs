@@ -10,7 +10,7 @@ use serde::Serialize;
 use tenure::{Bytes, DoOnce, Error, Lease, LeaseState, Once, OnceStatus, in_words};
 use tokio::sync::Notify;
 
-use super::{End, Waited, block_on, told, told_busy, wait_for};
+use super::{End, GIVE_BACK_WITHIN, Waited, block_on, told, told_busy, wait_for};
 use crate::child_env;
 use crate::cli::{self, Global, OnLost};
 use crate::exit_code::ExitCode;
@@ -36,7 +36,7 @@ pub(crate) fn run(global: &Global, args: &cli::Once) -> Outcome<u8> {
         let store = Store::open(global).await?;
         child_env::refuse_nested(&store, &args.name).await?;
         let end = once(args, &job, &store, &events).await;
-        store.close().await;
+        store.close(GIVE_BACK_WITHIN).await;
         Ok(end?.code())
     })
 }

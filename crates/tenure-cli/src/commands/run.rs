@@ -1,6 +1,10 @@
 //! `tenure run`: a command while the lock is held.
 
-use super::{End, Waited, block_on, told_busy, wait_for, wanted};
+use std::time::Duration;
+
+use tenure::{Guard, Lock};
+
+use super::{End, GIVE_BACK_WITHIN, Waited, block_on, give_back, told_busy, wait_for, wanted};
 use crate::child_env;
 use crate::cli::{Global, LogFormat, OnLost, Run};
 use crate::exit_code::ExitCode;
@@ -24,33 +28,49 @@ pub(crate) fn run(global: &Global, args: &Run) -> Outcome<u8> {
         child_env::refuse_nested(&store, &args.name).await?;
         // Started before the lock is held: it costs the others nothing then.
         let mut wrapper = Wrapper::start(&job, &store, None).map_err(internal("start the guardian"))?;
-        let end = locked(args, &job, &store, &mut wrapper, &events, global.log_format).await;
-        store.close().await;
-        Ok(end?.code())
+        let wait = args.wait.wait();
+        let lock = lock(args, &store, wait);
+        let guard = match wait_for(&store, lock.acquire(), &args.name, wait, &events).await {
+            Waited::Came(guard) => guard.map_err(told_busy(&store, args.busy_code)),
+            Waited::Interrupted(end) => {
+                store.close(GIVE_BACK_WITHIN).await;
+                return Ok(end.code());
+            }
+        };
+        match guard {
+            Ok(guard) => {
+                Ok(under(args, &job, &store, guard, &mut wrapper, &events, global.log_format).await?.code())
+            }
+            Err(failure) => {
+                store.close(GIVE_BACK_WITHIN).await;
+                Err(failure)
+            }
+        }
     })
 }
 
-async fn locked(
+fn lock(args: &Run, store: &Store, wait: Option<Duration>) -> Lock {
+    let lock = wanted(store, &args.name, &args.ttl, &args.mode, wait);
+    match &args.reason {
+        Some(reason) => lock.reason(reason.as_str()),
+        None => lock,
+    }
+}
+
+/// Runs the command under the lock, and gives it back.
+async fn under(
     args: &Run,
     job: &Job<'_>,
     store: &Store,
+    guard: Guard,
     wrapper: &mut Wrapper,
     events: &Events,
     format: LogFormat,
 ) -> Outcome<End> {
-    let wait = args.wait.wait();
-    let mut lock = wanted(store, &args.name, &args.ttl, &args.mode, wait);
-    if let Some(reason) = &args.reason {
-        lock = lock.reason(reason.as_str());
-    }
-    let guard = match wait_for(store, lock.acquire(), &args.name, wait, events).await {
-        Waited::Came(guard) => guard.map_err(told_busy(store, args.busy_code))?,
-        Waited::Interrupted(end) => return Ok(end),
-    };
     let lease = guard.lease();
     let ended = wrapper.watch(&lease, events).await;
     let (over, valid_until) = (job.judge(store, &lease, ended), lease.valid_until());
-    let released = guard.release().await;
+    let released = give_back(store, guard).await;
     let how = match job.judge_release(over?, released, valid_until) {
         Over::Covered(how) => how,
         Over::Lost { how, failure } if args.on_lost == OnLost::Ignore => {
