@@ -20,6 +20,7 @@ mod failure;
 mod guardian;
 mod job;
 mod json;
+mod log;
 mod output;
 mod program;
 mod readable;
@@ -33,9 +34,8 @@ mod waiting_line;
 mod wrapper;
 
 use clap::Parser;
-use tracing::level_filters::LevelFilter;
 
-use cli::{Cli, Command, Global, LogFormat};
+use cli::{Cli, Command};
 use exit_code::ExitCode;
 use failure::Outcome;
 
@@ -52,7 +52,7 @@ fn main() {
             std::process::exit(refused(&error).into());
         }
     };
-    log(&cli.global);
+    log::start(cli.global.verbose, cli.global.log_format);
     let code = match dispatch(&cli) {
         Ok(code) => code,
         Err(failure) => {
@@ -96,18 +96,4 @@ fn dispatch(cli: &Cli) -> Outcome<u8> {
         Command::Man => commands::man::run(),
     };
     code.map(ExitCode::number)
-}
-
-/// What the library tells while it works. Off unless asked for: the one line of a failure says what matters.
-fn log(global: &Global) {
-    let level = match global.verbose {
-        0 => return,
-        1 => LevelFilter::INFO,
-        _ => LevelFilter::TRACE,
-    };
-    let log = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_target(false);
-    match global.log_format {
-        LogFormat::Text => log.without_time().with_ansi(false).init(),
-        LogFormat::Json => log.json().init(),
-    }
 }

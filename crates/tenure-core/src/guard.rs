@@ -57,7 +57,10 @@ impl Guard {
     pub async fn release(mut self) -> Result<()> {
         let pending = self.end().map_err(|why| self.lost_error(why))?;
         match pending.release().await {
-            Ok(Released::Held) => Ok(()),
+            Ok(Released::Held) => {
+                tracing::debug!(lock = %self.name(), token = %self.token(), "released");
+                Ok(())
+            }
             Ok(Released::Waited | Released::Absent) => Err(self.lost_error(Why::Gone)),
             Err(error) => Err(Error::from_store(Some(self.name()), &self.lease.hold.store, error)),
         }

@@ -376,6 +376,7 @@ impl Hold {
         vital.renew_at = renewal_moment(sent, ttl);
         vital.is_failing = false;
         drop(vital);
+        tracing::debug!(lock = %self.claim.name, token = %self.token, ?ttl, "renewed");
         self.changed.notify_waiters();
         if let Some(shared) = self.client.upgrade() {
             shared.meters.renewed(slack);

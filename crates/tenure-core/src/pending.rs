@@ -136,6 +136,7 @@ pub(crate) async fn finish(
         };
         match answer {
             Err(error) if error.is_passing() && shared.clock.now() < expired_at => {
+                tracing::info!(lock = %claim.name, %error, "a release failed, is tried again");
                 let jittered = pause.mul_f64(0.5 + shared.entropy.fraction());
                 sleep_until(shared.clock.clone(), shared.clock.now() + jittered).await;
                 pause = (pause * 2).min(Duration::from_secs(1));
@@ -144,7 +145,10 @@ pub(crate) async fn finish(
                 tracing::warn!(lock = %claim.name, %error, "a claim could not be released and is left to expire");
                 return;
             }
-            Ok(_) => return,
+            Ok(_) => {
+                tracing::debug!(lock = %claim.name, "cleaned up: nothing of the claim is left");
+                return;
+            }
         }
     }
 }

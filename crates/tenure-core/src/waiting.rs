@@ -71,8 +71,12 @@ pub(crate) async fn obtain(pending: &mut Pending, wait: Wait, start: BootInstant
         now = clock.now();
         was_answered |= answer.is_ok();
         let pause_until = match answer {
-            Ok(Attempt::Settled(outcome)) => return Ok(Obtained::Settled(outcome)),
+            Ok(Attempt::Settled(outcome)) => {
+                tracing::debug!(lock = %name, "was done before");
+                return Ok(Obtained::Settled(outcome));
+            }
             Ok(Attempt::Granted(grant)) if now < valid_until(&grant) => {
+                tracing::debug!(lock = %name, token = %grant.token, "granted");
                 return Ok(Obtained::Grant { grant, now });
             }
             // The answer took longer than the grant is worth. The claim's next attempt re-arms it, or starts anew.
@@ -80,9 +84,13 @@ pub(crate) async fn obtain(pending: &mut Pending, wait: Wait, start: BootInstant
                 let cause = StoreError::unknown("the grant was answered after it had expired");
                 Trouble::add(&mut trouble, sent, cause)
             }
-            Ok(Attempt::Busy(busy)) if is_last => return Err(too_late(pending, wait, start, busy)),
+            Ok(Attempt::Busy(busy)) if is_last => {
+                tracing::debug!(lock = %name, "busy, gives up");
+                return Err(too_late(pending, wait, start, busy));
+            }
             Ok(Attempt::Busy(busy)) => {
                 trouble = None;
+                tracing::debug!(lock = %name, ahead = busy.ahead, "busy, waits");
                 standing.get_or_insert_with(|| shared.meters.waiting());
                 let look_at = (now + busy.wake.at_latest).min(deadline);
                 let signal = async {
@@ -100,16 +108,23 @@ pub(crate) async fn obtain(pending: &mut Pending, wait: Wait, start: BootInstant
                 now = clock.now();
                 match told {
                     Some(Some(grant)) if now < valid_until(&grant) => {
+                        tracing::debug!(lock = %name, token = %grant.token, "granted, by a signal");
                         return Ok(Obtained::Grant { grant, now });
                     }
-                    Some(_) => sent + ATTEMPT_SPACING,
+                    Some(_) => {
+                        tracing::debug!(lock = %name, "signalled, looks again");
+                        sent + ATTEMPT_SPACING
+                    }
                     None => continue,
                 }
             }
             Err(error) if !error.is_passing() => {
                 return Err(Error::from_store(Some(&name), &shared.store, error));
             }
-            Err(error) => Trouble::add(&mut trouble, sent, error),
+            Err(error) => {
+                tracing::info!(lock = %name, %error, "the store did not serve, is asked again");
+                Trouble::add(&mut trouble, sent, error)
+            }
         };
         if let Some(Trouble { cause, since, .. }) = &trouble {
             if is_last || (!was_answered && now >= *since + PATIENCE) {

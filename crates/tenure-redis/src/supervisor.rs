@@ -58,6 +58,8 @@ struct State {
     live: Option<Arc<Live>>,
     connecting: Option<watch::Receiver<Option<Connected>>>,
     failures: u32,
+    /// Somebody was told that nothing can be pushed here.
+    has_warned: bool,
     next_try: Option<(BootInstant, StoreError)>,
 }
 
@@ -398,6 +400,12 @@ impl Supervisor {
             Err(error) if error.is_passing() => Err(self.farewell().await.unwrap_or(error)),
             connected => connected,
         };
+        match &connected {
+            Ok(_) => tracing::debug!(store = self.config.store(), "connected"),
+            Err(error) => {
+                tracing::info!(store = self.config.store(), %error, "cannot connect, will be tried again");
+            }
+        }
         let mut state = self.state();
         state.connecting = None;
         match &connected {
@@ -510,7 +518,9 @@ impl Supervisor {
             Err(problem) if problem.code().is_none() => return Err(problem),
             Err(problem) => {
                 // Works without, by looking again and again.
-                tracing::warn!(store = self.config.store(), error = %problem, "no subscription: waiting means polling");
+                if !std::mem::replace(&mut self.state().has_warned, true) {
+                    tracing::warn!(store = self.config.store(), error = %problem, "no subscription: waiting means polling");
+                }
                 None
             }
         };
@@ -555,6 +565,10 @@ impl Supervisor {
             let mut state = self.state();
             state.live.take_if(|live| live.is_retired.load(Ordering::Acquire))
         };
+        tracing::debug!(
+            store = self.config.store(),
+            "the connection is in doubt, the next request takes a new one"
+        );
         drop(live);
         // Pushes may be lost from here on, until somebody asks and so connects again: everybody that waits does.
         self.pushes.tell_all_to_look();

@@ -15,4 +15,5 @@ mod running;
 mod secrets;
 mod sharing;
 mod support;
+mod telling;
 mod terminal;
