@@ -18,6 +18,9 @@ pub(crate) struct LockJson<'a> {
     /// Whether `once` has done it, and for how long that is still kept.
     done: bool,
     kept_for_ms: Option<u64>,
+    /// Only where it cannot be read: why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
     /// Only where a claim was asked about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) mine: Option<bool>,
@@ -66,6 +69,24 @@ impl<'a> From<&'a LockState> for LockJson<'a> {
             waiters: waiters.collect(),
             done: lock.settled_for.is_some(),
             kept_for_ms: lock.settled_for.map(millis),
+            error: None,
+            mine: None,
+        }
+    }
+}
+
+impl<'a> LockJson<'a> {
+    /// A lock that cannot be read.
+    pub(crate) const fn unreadable(name: &'a str, error: &'a str) -> Self {
+        Self {
+            name,
+            state: "unreadable",
+            token: None,
+            holders: Vec::new(),
+            waiters: Vec::new(),
+            done: false,
+            kept_for_ms: None,
+            error: Some(error),
             mine: None,
         }
     }

@@ -104,7 +104,8 @@ pub trait Backend: Debug + Send + Sync + 'static {
     async fn inspect(&self, name: &LockName) -> Answer<LockState>;
 
     /// The locks whose names start with `prefix`, a page of about `limit`, from the cursor `after` of the page before
-    /// (`listing_pages_through_every_lock`). MAY repeat a lock; MUST NOT leave out one that is held all along.
+    /// (`listing_pages_through_every_lock`). MAY repeat a lock; MUST NOT leave out one that is held all along. MAY name
+    /// locks that it cannot read in [`unreadable`](LockPage::unreadable).
     async fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Answer<LockPage>;
 
     /// Takes the lock away from its holders; answers from how many.
@@ -426,6 +427,8 @@ pub struct Waiter {
 pub struct LockPage {
     /// The locks, in no particular order.
     pub locks: Vec<LockState>,
+    /// Those that cannot be read, and why: another program wrote what is there. The others are not held up by them.
+    pub unreadable: Vec<(LockName, Refusal)>,
     /// Where the next page starts; `None` on the last one.
     pub next: Option<String>,
 }

@@ -202,7 +202,11 @@ impl Backend for Memory {
             let locks: Vec<_> =
                 matching.take(limit.max(1)).map(|(name, queue)| queue.inspect(now, name.clone())).collect();
             let full = locks.len() == limit.max(1);
-            LockPage { next: locks.last().filter(|_| full).map(|last| last.name.as_str().into()), locks }
+            LockPage {
+                next: locks.last().filter(|_| full).map(|last| last.name.as_str().into()),
+                locks,
+                ..LockPage::default()
+            }
         }))
     }
 

@@ -208,7 +208,7 @@ impl<'t> Batch<'t> {
                 Err(refusal) => return Ok(Err(refusal)),
             }
         }
-        Ok(Ok(LockPage { locks, next }))
+        Ok(Ok(LockPage { locks, next, ..LockPage::default() }))
     }
 
     /// Ends every claim of dead processes, everywhere, and answers whose.

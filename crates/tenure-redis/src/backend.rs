@@ -17,6 +17,7 @@ use crate::attention::Watch;
 use crate::batch::{Answered, Batch, Request, Terms};
 use crate::config::RedisConfig;
 use crate::dating::{self, Anchor};
+use crate::error;
 use crate::keys::{Keys, Layout};
 use crate::native;
 use crate::newcomers::{Newcomers, Standing};
@@ -480,8 +481,14 @@ impl Backend for Redis {
         let states = names.iter().map(|name| self.inspect(name));
         let states = futures_util::future::join_all(states).await;
         let mut page = LockPage::default();
-        for state in states {
-            let state = state?;
+        for (name, state) in names.iter().zip(states) {
+            let state = match state {
+                Err(StoreError::Refused(refusal)) if error::is_foreign(&refusal) => {
+                    page.unreadable.push((name.clone(), refusal));
+                    continue;
+                }
+                state => state?,
+            };
             // It may have ended since we saw its key.
             if state.is_held() || !state.waiters.is_empty() || state.settled_for.is_some() {
                 page.locks.push(state);

@@ -1,7 +1,7 @@
 //! What the store's errors mean: refused (nothing changed) or unknown (anything may have happened).
 
 use redis::{ErrorKind, RedisError};
-use tenure_core::{RefusalKind, StoreError};
+use tenure_core::{Refusal, RefusalKind, StoreError};
 
 /// What to say of a server that is part of a cluster.
 pub(crate) const CLUSTER: &str =
@@ -69,6 +69,11 @@ pub(crate) fn from_text(text: &str) -> StoreError {
         Some((_, kind, meaning)) => StoreError::refused(*kind, format!("{meaning} ({words})")),
         None => StoreError::unknown(words),
     }
+}
+
+/// Whether a key holds what is none of ours.
+pub(crate) fn is_foreign(refusal: &Refusal) -> bool {
+    refusal.kind == RefusalKind::Configuration && refusal.message.contains("WRONGTYPE")
 }
 
 /// What the server said, without where in which script it came to say it.

@@ -9,7 +9,8 @@ use std::time::Duration;
 use common::{QUICK, ask, beside, claim, connect, leftovers};
 use tenure_core::clock::{Clock, SystemClock, sleep_until};
 use tenure_core::{
-    Attempt, Backend, Line, Locks, Mode, RefusalKind, Released, Renewal, StoreError, Trail, async_trait,
+    Attempt, Backend, Line, LockName, Locks, Mode, RefusalKind, Released, Renewal, StoreError, Trail,
+    async_trait,
 };
 use tenure_testkit::proxy::Proxy;
 use tenure_testkit::servers::{Kind, Server};
@@ -264,4 +265,20 @@ async fn a_server_that_loads_its_data_takes_no_locks() {
         let visibly = After(&["CONFIG", "SET", "loading-process-events-interval-bytes", "1024"], slowly);
         sit_out(kind, "LOADING", After(&["DEBUG", "POPULATE", "500", "key", "4000"], visibly)).await;
     }
+}
+
+/// One key of another type made the whole listing fail, and did not say which.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_foreign_key_does_not_hide_the_other_locks() {
+    let server = Server::start(Kind::Redis7);
+    let backend = connect(&server.url(), QUICK).await;
+    let held = claim("held", Mode::Exclusive, Duration::from_secs(5));
+    assert!(matches!(backend.attempt(&held, Line::Pass).await, Ok(Attempt::Granted(_))));
+    let _: redis::Value = ask(&server.url(), &["LPUSH", "tenure:{foreign}", "x"]).await;
+    let _: redis::Value = ask(&server.url(), &["SET", "tenure:{half}:q", "x"]).await;
+    let page = backend.list("", None, 100).await.unwrap();
+    let names = |names: Vec<&LockName>| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
+    assert_eq!(names(page.locks.iter().map(|lock| &lock.name).collect()), ["held"]);
+    assert_eq!(names(page.unreadable.iter().map(|(name, _)| name).collect()), ["foreign", "half"]);
+    assert!(page.unreadable[0].1.message.contains("another program"), "{:?}", page.unreadable);
 }

@@ -2,7 +2,7 @@
 //!
 //! On a terminal the table stays in place and moves with the time; elsewhere every change is a line.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::future::Future;
 use std::io::IsTerminal;
@@ -36,7 +36,14 @@ pub(crate) fn run(global: &Global, args: &Watch) -> Outcome<u8> {
         let events = signals.events().map_err(internal("read signals"))?;
         let store = Store::open(global).await?;
         let format = global.log_format;
-        let watch = Watching { store: &store, args, events: &events, format, heard: Heard::Never };
+        let watch = Watching {
+            store: &store,
+            args,
+            events: &events,
+            format,
+            heard: Heard::Never,
+            unreadable: BTreeSet::new(),
+        };
         if std::io::stdout().is_terminal() && !global.json {
             on_screen(watch).await
         } else {
@@ -101,6 +108,8 @@ struct Watching<'a> {
     events: &'a Events,
     format: LogFormat,
     heard: Heard,
+    /// Those that cannot be read: each is told of once.
+    unreadable: BTreeSet<LockName>,
 }
 
 /// What came of the last look.
@@ -128,12 +137,18 @@ impl Watching<'_> {
                 Err(code) => return Ok(Err(code)),
             };
             match looked {
-                Ok(locks) => {
+                Ok(ls::Listing { locks, unreadable }) => {
                     if self.heard == Heard::Silence {
                         self.tell("store back", &format!("store {} is back", self.store.locks.store()));
                     }
                     self.heard = Heard::Answer;
-                    return Ok(Ok(locks));
+                    for (name, refusal) in unreadable {
+                        let unreadable = ls::told_unreadable(self.store, &name, &refusal);
+                        if self.unreadable.insert(name) {
+                            unreadable.report(self.format);
+                        }
+                    }
+                    return Ok(Ok(locks.into_iter().map(|lock| (lock.name.clone(), lock)).collect()));
                 }
                 Err(failure)
                     if self.heard != Heard::Never && failure.code == ExitCode::Unavailable.number() =>
@@ -165,12 +180,14 @@ impl Watching<'_> {
     }
 }
 
-async fn look(store: &Store, args: &Watch) -> Outcome<Seen> {
-    let locks = match &args.name {
-        Some(name) => vec![store.locks.inspect(name).await.map_err(told(store))?],
-        None => ls::all(store, "").await?,
-    };
-    Ok(locks.into_iter().map(|lock| (lock.name.clone(), lock)).collect())
+async fn look(store: &Store, args: &Watch) -> Outcome<ls::Listing> {
+    match &args.name {
+        Some(name) => {
+            let lock = store.locks.inspect(name).await.map_err(told(store))?;
+            Ok(ls::Listing { locks: vec![lock], unreadable: BTreeMap::new() })
+        }
+        None => ls::all(store, "").await,
+    }
 }
 
 async fn pause() {

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::running::{holding, waiting};
 use crate::support::{Running, Scene, code, next_line, stderr, stdout};
+use crate::telling::ask;
 
 fn json_of(scene: &Scene, arguments: &str) -> Value {
     let output = scene.tenure(arguments).output().unwrap();
@@ -243,4 +244,30 @@ fn completions_and_the_manual_are_printed() {
     let help = |arguments: &str| stdout(&scene.tenure(arguments).output().unwrap());
     assert!(help(short).contains("Run a command while the lock is held") && help(short) == help(long));
     assert!(!scene.path("store").exists());
+}
+
+#[test]
+fn a_lock_that_cannot_be_read_is_named_and_the_others_are_listed() {
+    let scene = Scene::on_redis();
+    let _holder = holding(&scene, "x");
+    ask(scene.server.as_ref().unwrap(), "LPUSH tenure:{foreign} y");
+    let output = scene.tenure("ls").output().unwrap();
+    assert_eq!(code(&output), 78);
+    let (shown, told) = (stdout(&output), stderr(&output));
+    assert!(shown.lines().any(|line| line.starts_with("x ")), "{shown}");
+    assert!(
+        told.starts_with("tenure: ") && told.contains("\"foreign\"") && told.lines().count() == 1,
+        "{told}"
+    );
+    let output = scene.tenure("ls --json").output().unwrap();
+    assert_eq!(code(&output), 78);
+    let listed: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let states: Vec<_> =
+        listed.as_array().unwrap().iter().map(|lock| (&lock["name"], &lock["state"])).collect();
+    assert_eq!(states, [(&json!("x"), &json!("held")), (&json!("foreign"), &json!("unreadable"))]);
+    assert!(listed[1]["error"].as_str().unwrap().contains("another program"), "{listed}");
+    let mut watch = scene.tenure("watch --json");
+    let mut watch = Running::start(watch.stdout(Stdio::piped()).stderr(Stdio::null()));
+    let seen: Value = serde_json::from_str(&next_line(&mut watch.lines())).unwrap();
+    assert_eq!(seen["name"], "x");
 }
