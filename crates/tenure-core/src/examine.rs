@@ -8,17 +8,18 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::backend::{Answer, Attempt, Backend, Line, Trail};
+use crate::backend::{Answer, Attempt, Backend, Line, StoreError, Trail};
 use crate::claim::{Claim, ClaimId, Label, Mode, Tie};
 use crate::client::Seams;
+use crate::guarantee::Promise;
 use crate::name::LockName;
 use crate::ttl::Ttl;
 
 /// A store that can be examined.
 #[async_trait]
 pub trait Examine: Debug + Send + Sync + 'static {
-    /// What there is to say about the store, in the order in which people should read it. Changes nothing but a lock of
-    /// its own, which it gives back.
+    /// What there is to say about the store, in the order in which people should read it. Changes nothing but
+    /// locks of its own, which it gives back.
     async fn examine(&self) -> Answer<Vec<Finding>>;
 }
 
@@ -33,6 +34,8 @@ pub struct Finding {
     pub observed: String,
     /// What to do about it.
     pub remedy: Option<String>,
+    /// The promises that it breaks, or that cannot be vouched for because of it.
+    pub at_stake: &'static [Promise],
 }
 
 /// How bad a finding is.
@@ -42,6 +45,8 @@ pub enum Severity {
     Fine,
     /// Works, but promises less than it could.
     Advice,
+    /// Could not be found out: the least is assumed.
+    Unknown,
     /// Will break or lose locks sooner or later.
     Problem,
 }
@@ -49,22 +54,37 @@ pub enum Severity {
 impl Finding {
     /// As it should be.
     pub fn fine(subject: &'static str, observed: impl Into<String>) -> Self {
-        Self { subject, severity: Severity::Fine, observed: observed.into(), remedy: None }
+        Self { subject, severity: Severity::Fine, observed: observed.into(), remedy: None, at_stake: &[] }
     }
 
     /// Works, but promises less than it could.
     pub fn advice(subject: &'static str, observed: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { subject, severity: Severity::Advice, observed: observed.into(), remedy: Some(remedy.into()) }
+        Self { severity: Severity::Advice, remedy: Some(remedy.into()), ..Self::fine(subject, observed) }
+    }
+
+    /// Could not be found out: the least is assumed.
+    pub fn unknown(subject: &'static str, observed: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { severity: Severity::Unknown, ..Self::advice(subject, observed, remedy) }
     }
 
     /// Will break or lose locks sooner or later.
     pub fn problem(subject: &'static str, observed: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { subject, severity: Severity::Problem, observed: observed.into(), remedy: Some(remedy.into()) }
+        Self { severity: Severity::Problem, ..Self::advice(subject, observed, remedy) }
+    }
+
+    /// The same, with these promises at stake.
+    pub fn at_stake(self, at_stake: &'static [Promise]) -> Self {
+        Self { at_stake, ..self }
     }
 }
 
-/// Takes and gives back a lock of its own: the rights that are really needed, and how long it takes.
-pub async fn try_a_lock(backend: &dyn Backend, seams: &Seams) -> Finding {
+/// Takes and gives back a lock of its own: whether that works, and how long it takes. If it does not, `remedy` knows what to
+/// do about it.
+pub async fn try_a_lock(
+    backend: &dyn Backend,
+    seams: &Seams,
+    remedy: impl Fn(&StoreError) -> String,
+) -> Finding {
     const SUBJECT: &str = "a lock";
     let id = ClaimId::draw(&*seams.entropy);
     // Always the same: a store may remember the token of every name for a day.
@@ -77,13 +97,14 @@ pub async fn try_a_lock(backend: &dyn Backend, seams: &Seams) -> Finding {
     let took = seams.clock.now().saturating_since(start);
     let trail = if attempt.is_ok() { Trail::Clean } else { Trail::Doubtful };
     let release = backend.release(&claim, trail).await;
-    let remedy = "see what this store needs in its documentation";
     match (attempt, release) {
         (Ok(Attempt::Granted(_)), Ok(_)) => {
             Finding::fine(SUBJECT, format!("was taken in {took:.1?} and given back"))
         }
-        (Err(error), _) => Finding::problem(SUBJECT, format!("could not be taken: {error}"), remedy),
-        (_, Err(error)) => Finding::problem(SUBJECT, format!("could not be given back: {error}"), remedy),
+        (Err(error), _) => Finding::problem(SUBJECT, format!("could not be taken: {error}"), remedy(&error)),
+        (_, Err(error)) => {
+            Finding::problem(SUBJECT, format!("could not be given back: {error}"), remedy(&error))
+        }
         (Ok(_), _) => Finding::fine(SUBJECT, "is held by another examination at this moment"),
     }
 }
@@ -93,6 +114,7 @@ impl fmt::Display for Severity {
         f.pad(match self {
             Self::Fine => "fine",
             Self::Advice => "advice",
+            Self::Unknown => "unknown",
             Self::Problem => "problem",
         })
     }

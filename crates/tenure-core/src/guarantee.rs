@@ -110,6 +110,49 @@ impl fmt::Display for Fault {
     }
 }
 
+/// What every lock promises, by its number in the documentation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Promise {
+    /// The validity windows of two conflicting grants never overlap.
+    P1,
+    /// The tokens of one lock are unique and rise.
+    P2,
+    /// A resource that checks tokens accepts no stale write.
+    P3,
+    /// Only the exact claim can renew or release.
+    P4,
+    /// The lock is free at most one ttl after its holder dies.
+    P5,
+    /// A holder is told *lost* before its validity ends.
+    P6,
+    /// An ambiguous outcome is never reported as a grant.
+    P7,
+}
+
+impl Promise {
+    /// All of them.
+    pub const ALL: [Self; 7] = [Self::P1, Self::P2, Self::P3, Self::P4, Self::P5, Self::P6, Self::P7];
+
+    /// What it says.
+    pub const fn in_words(self) -> &'static str {
+        match self {
+            Self::P1 => "The validity windows of two conflicting grants never overlap.",
+            Self::P2 => "The tokens of one lock are unique and rise.",
+            Self::P3 => "A resource that checks tokens accepts no stale write.",
+            Self::P4 => "Only the exact claim can renew or release.",
+            Self::P5 => "The lock is free at most one ttl after its holder dies.",
+            Self::P6 => "A holder is told *lost* before its validity ends.",
+            Self::P7 => "An ambiguous outcome is never reported as a grant.",
+        }
+    }
+}
+
+impl fmt::Display for Promise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
 /// What is left of the promises under a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -138,6 +181,19 @@ impl Verdict {
             Self::TokensByClock => "t",
             Self::HeldLonger => "L",
             Self::NotApplicable => "–",
+        }
+    }
+}
+
+impl Verdict {
+    /// The promises that may not hold then; what else must come together for that, the verdict says.
+    pub const fn at_stake(self) -> &'static [Promise] {
+        match self {
+            Self::Holds | Self::NotApplicable => &[],
+            Self::SafeIfFenced => &[Promise::P1],
+            Self::SafeIfFencedByClock => &[Promise::P1, Promise::P2, Promise::P3],
+            Self::TokensByClock => &[Promise::P2, Promise::P3],
+            Self::HeldLonger => &[Promise::P5],
         }
     }
 }
@@ -223,6 +279,10 @@ mod tests {
             table += &format!("| {fault} | {} |\n", signs.join(" | "));
         }
         assert!(page.contains(&table), "docs/concepts/promises.md must contain:\n{table}");
+        for promise in Promise::ALL {
+            let row = format!("| {promise} | {} |\n", promise.in_words());
+            assert!(page.contains(&row), "docs/concepts/promises.md must contain:\n{row}");
+        }
     }
 
     #[test]

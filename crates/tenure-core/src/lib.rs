@@ -80,7 +80,7 @@ pub use election::{Election, Leadership, Observation};
 pub use entropy::{Entropy, SystemEntropy};
 pub use error::{Error, Result};
 pub use examine::{Examine, Finding, Severity, try_a_lock};
-pub use guarantee::{Deployment, Fault, Guarantee, Verdict};
+pub use guarantee::{Deployment, Fault, Guarantee, Promise, Verdict};
 pub use guard::Guard;
 pub use lease::{End, Lease, LeaseState};
 pub use listeners::Listeners;

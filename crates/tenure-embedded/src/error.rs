@@ -134,6 +134,24 @@ impl From<OpenError> for StoreError {
     }
 }
 
+/// What to do about an error, for who may change the machine.
+pub(crate) fn remedy(error: &StoreError) -> String {
+    let text = error.to_string();
+    let known = [
+        ("its disk is full", "make room on the file system of this directory"),
+        ("map_size", "give all processes a larger ?map_size=, or release locks"),
+        ("is damaged", "end all processes that use it: the next starts afresh"),
+        (
+            "blocked",
+            "continue or end the process that is stopped inside: `fuser -v` on its files shows which",
+        ),
+    ];
+    match known.iter().find(|(words, _)| text.contains(words)) {
+        Some((_, remedy)) => (*remedy).into(),
+        None => "see docs/backends/embedded.md, under what can go wrong".into(),
+    }
+}
+
 /// What an error of LMDB before the commit means to a request: nothing changed.
 pub(crate) fn refused(store: &str, error: &heed::Error) -> StoreError {
     use heed::MdbError;
@@ -157,4 +175,17 @@ pub(crate) fn refused(store: &str, error: &heed::Error) -> StoreError {
         error => (RefusalKind::Unavailable, error.to_string()),
     };
     StoreError::refused(kind, format!("store {store} did not take the request, nothing changed: {message}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_known_cause_has_its_own_remedy() {
+        let full = heed::Error::Io(io::Error::from_raw_os_error(libc::ENOSPC));
+        assert!(remedy(&refused("file:/x", &full)).starts_with("make room"));
+        let map_full = heed::Error::Mdb(heed::MdbError::MapFull);
+        assert!(remedy(&refused("file:/x", &map_full)).contains("map_size"));
+    }
 }

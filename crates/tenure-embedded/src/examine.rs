@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use tenure_core::{Answer, Examine, Finding, Seams, StoreError, try_a_lock};
 
 use crate::backend::Embedded;
+use crate::error::remedy;
 
 /// Below this much free space, locks will soon be refused.
 const FREE_BYTES_MIN: u64 = 16 << 20;
@@ -25,7 +26,7 @@ impl Examine for Embedded {
         Ok(vec![
             Finding::fine("directory", format!("{}, on a local file system", directory.display())),
             Finding::fine("users", format!("{who} (mode {mode:04o})")),
-            try_a_lock(self, &Seams::default()).await,
+            try_a_lock(self, &Seams::default(), remedy).await,
             if free < FREE_BYTES_MIN {
                 Finding::problem("room", room, "make room: a full file system refuses new locks")
             } else {

@@ -3,6 +3,7 @@
 //! Parsed once, from a URL; whatever is wrong with it is refused here, by name, before anything is sent.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -138,6 +139,27 @@ impl RedisConfig {
                 "there is no password for user {user:?}: give one in the URL or in TENURE_PASSWORD_FILE"
             ))),
             _ => Ok(()),
+        }
+    }
+
+    /// As whom.
+    pub(crate) fn user(&self) -> &str {
+        self.address.redis_settings().username().unwrap_or("default")
+    }
+
+    /// Whether what is sent cannot be read on the way.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        matches!(self.address.addr(), ConnectionAddr::TcpTls { .. })
+    }
+
+    /// Whether the server is surely on this machine.
+    pub(crate) fn is_local(&self) -> bool {
+        let (ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. }) = self.address.addr() else {
+            return true;
+        };
+        match host.trim_matches(['[', ']']).parse::<IpAddr>() {
+            Ok(address) => address.to_canonical().is_loopback(),
+            Err(_) => host.eq_ignore_ascii_case("localhost"),
         }
     }
 
@@ -352,6 +374,27 @@ mod tests {
         for url in ["redis://h", "redis://:p@h", "redis://u:p@h", "redis+unix:///s?user=&pass=p"] {
             RedisConfig::from_url(url).unwrap().check_login().unwrap();
         }
+    }
+
+    #[test]
+    fn only_this_machine_is_local() {
+        for (url, is_local) in [
+            ("redis://127.0.0.1", true),
+            ("redis://127.8.0.1:7000/1", true),
+            ("redis://[::1]", true),
+            ("redis://localhost", true),
+            ("valkey+unix:///run/valkey.sock", true),
+            ("redis+unix:///run/redis.sock", true),
+            ("redis://10.0.127.5", false),
+            ("redis://localhost@db1", false),
+            ("redis://localhost.example", false),
+            ("redis://db127.0.0.1.example", false),
+            ("redis://[2001:db8::1]", false),
+        ] {
+            let config = RedisConfig::from_url(url).unwrap();
+            assert_eq!((config.is_local(), config.is_encrypted()), (is_local, false), "{url}");
+        }
+        assert!(RedisConfig::from_url("valkeys://db1").unwrap().is_encrypted());
     }
 
     #[test]

@@ -12,7 +12,7 @@ pub(crate) const CLUSTER: &str =
 /// Codes that say that the request was not carried out are refusals. Everything else is unknown.
 pub(crate) fn from_text(text: &str) -> StoreError {
     use RefusalKind::{Configuration, Permission, Unavailable, Unsupported};
-    let known: [(&str, RefusalKind, &str); 22] = [
+    let known: &[(&str, RefusalKind, &str)] = &[
         ("READONLY", Unavailable, "this server is a replica and takes no writes: is a failover under way?"),
         ("LOADING", Unavailable, "the server is still loading its data"),
         ("BUSY ", Unavailable, "the server is busy with a long script of somebody else's"),
@@ -31,6 +31,11 @@ pub(crate) fn from_text(text: &str) -> StoreError {
         ("invalid username-password", Permission, "the server did not accept this user and password"),
         (
             "NOPERM",
+            Permission,
+            "this user may not do that: see the ACL rule in the documentation of this backend",
+        ),
+        (
+            "ACL failure in script",
             Permission,
             "this user may not do that: see the ACL rule in the documentation of this backend",
         ),
@@ -68,6 +73,39 @@ pub(crate) fn from_text(text: &str) -> StoreError {
     match known.iter().find(|(code, _, _)| text.contains(code)) {
         Some((_, kind, meaning)) => StoreError::refused(*kind, format!("{meaning} ({words})")),
         None => StoreError::unknown(words),
+    }
+}
+
+/// What to do about an error, for who may change the server.
+pub(crate) fn remedy(error: &StoreError) -> String {
+    let text = error.to_string();
+    let known = [
+        (
+            "OOM ",
+            "raise maxmemory, or give locks a server of their own; locks that are held are served all the same",
+        ),
+        ("No space left", "make room on the server's disk"),
+        ("MISCONF", "see in the server's log why it cannot save, and mend that: mostly its disk is full"),
+        ("READONLY", "connect to the primary"),
+        ("MASTERDOWN", "connect to the primary"),
+        ("NOREPLICAS", "bring the replicas back, or lower min-replicas-to-write"),
+        ("LOADING", "wait until the server has loaded its data"),
+        ("BUSY ", "wait for that script, or end it with SCRIPT KILL"),
+        ("max number of clients", "raise maxclients, or find who leaks connections"),
+        ("WRONGTYPE", "delete the keys tenure:{tenure-doctor*}, or use another ?prefix"),
+        ("LAYOUT", "use the same version of tenure everywhere, or another ?prefix"),
+    ];
+    if let Some((_, remedy)) = known.iter().find(|(code, _)| text.contains(code)) {
+        return (*remedy).into();
+    }
+    match error {
+        StoreError::Refused(refusal) if refusal.kind == RefusalKind::Permission => {
+            "give this user the rights in docs/backends/redis.md".into()
+        }
+        StoreError::Refused(_) => "see docs/backends/redis.md, under what can go wrong".into(),
+        StoreError::Unknown(_) => {
+            "see whether the server or the network is overloaded; a longer ?timeout= bears more".into()
+        }
     }
 }
 
@@ -161,6 +199,10 @@ mod tests {
             ("WRONGPASS invalid username-password pair", Some(Permission)),
             ("NOPERM this user has no permissions", Some(Permission)),
             ("ERR The user executing the script can't run this command or subcommand", Some(Permission)),
+            (
+                "ERR ACL failure in script: User a has no permissions to run the 'lpush' command",
+                Some(Permission),
+            ),
             ("WRONGTYPE Operation against a key holding the wrong kind of value", Some(Configuration)),
             ("LAYOUT 2", Some(Configuration)),
             ("CROSSSLOT Keys in request don't hash to the same slot", Some(Configuration)),

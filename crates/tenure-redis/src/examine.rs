@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use redis::Cmd;
-use tenure_core::{
-    Answer, Backend, Deployment, Examine, Finding, Severity, StoreError, async_trait, try_a_lock,
-};
+use tenure_core::{Answer, Backend, Deployment, Examine, Finding, Promise, StoreError, async_trait};
 
 use crate::backend::Redis;
-use crate::server::{Means, field};
+use crate::server::{Means, Syncs, field};
+use crate::trial::trial;
+
+/// What a store that loses locks breaks: two may hold one, and its tokens go by the clock.
+const LOSS: &[Promise] = &[Promise::P1, Promise::P2, Promise::P3];
 
 /// Clocks that differ by more than this make tokens and displayed times misleading.
 const CLOCK_OFFSET_MAX: Duration = Duration::from_secs(1);
@@ -18,6 +20,7 @@ impl Examine for Redis {
     async fn examine(&self) -> Answer<Vec<Finding>> {
         let info = self.text(&["INFO"]).await;
         let info_text = info.clone().unwrap_or_default();
+        let (syncs, is_subscribed) = self.connection().await?;
         let mut findings = vec![self.server(&info_text)];
         if let Err(error) = info {
             findings.push(Finding::advice(
@@ -27,9 +30,9 @@ impl Examine for Redis {
             ));
         }
         findings.push(self.means());
-        findings.push(try_a_lock(self, &self.inner.supervisor.config.seams).await);
+        findings.extend(self.locks(is_subscribed).await?);
         findings.extend(self.eviction(&info_text).await);
-        findings.push(self.persistence(&info_text));
+        findings.push(self.persistence(&info_text, syncs));
         findings.push(replicas(&info_text));
         findings.push(self.clock().await);
         findings.extend(self.room(&info_text).await);
@@ -39,6 +42,25 @@ impl Examine for Redis {
 }
 
 impl Redis {
+    /// When the server syncs, and whether pushes reach this process.
+    async fn connection(&self) -> Answer<(Syncs, bool)> {
+        let mut ping = Cmd::new();
+        ping.arg("PING");
+        let live = self.inner.supervisor.ask(|_| ping).await?.live;
+        Ok((live.server.syncs, live.is_subscribed))
+    }
+
+    /// What this user may do with locks. Without a right that they need, a script may end half-way: then none is tried.
+    async fn locks(&self, is_subscribed: bool) -> Answer<Vec<Finding>> {
+        if self.inner.means != Means::Scripts {
+            return Ok(trial(self, is_subscribed, true).await);
+        }
+        let rights = self.rights(is_subscribed).await?;
+        let tried =
+            if rights.suffice() { trial(self, is_subscribed, rights.may_list).await } else { Vec::new() };
+        Ok(rights.findings.into_iter().chain(tried).collect())
+    }
+
     async fn text(&self, words: &[&str]) -> Answer<String> {
         let mut command = Cmd::new();
         for word in words {
@@ -97,22 +119,52 @@ impl Redis {
                 "eviction policy",
                 format!("{policy}: a full server throws held locks away"),
                 "set maxmemory-policy noeviction, or give locks a server of their own",
-            ),
+            )
+            .at_stake(LOSS),
         }]
     }
 
-    fn persistence(&self, info: &str) -> Finding {
+    fn persistence(&self, info: &str, syncs: Syncs) -> Finding {
+        const SUBJECT: &str = "persistence";
         let remedy = "appendonly yes and appendfsync always, if locks must survive a crash of the server; or let the \
                       resource check tokens";
-        let observed = match (field(info, "aof_enabled"), self.inner.supervisor.config.store()) {
-            (Some("1"), _) if self.capabilities().deployment == Deployment::RedisDurable => {
-                return Finding::fine("persistence", "every change is on disk before it is answered");
-            }
-            (Some("1"), _) => "appendfsync is not always: the last second of locks is lost in a crash",
-            (Some(_), _) => "no append-only file: locks are lost when the server is killed",
-            (None, _) => "unknown: the server does not say",
+        // With replicas, the promises do not depend on it.
+        let at_stake: &[Promise] = match self.capabilities().deployment {
+            Deployment::RedisReplicated => &[],
+            _ => LOSS,
         };
-        Finding::advice("persistence", observed, remedy)
+        match (field(info, "aof_enabled"), syncs) {
+            (Some("1"), Syncs::Always) => {
+                Finding::fine(SUBJECT, "every change is on disk before it is answered")
+            }
+            (Some("1"), Syncs::NotInRewrites) => Finding::advice(
+                SUBJECT,
+                "no-appendfsync-on-rewrite: changes made while the file is rewritten are lost in a crash",
+                "no-appendfsync-on-rewrite no, if locks must survive a crash of the server",
+            ),
+            (Some("1"), Syncs::Later) => Finding::advice(
+                SUBJECT,
+                "appendfsync is not always: the last second of locks is lost in a crash",
+                remedy,
+            ),
+            (Some("1"), Syncs::Unknown) => Finding::unknown(
+                SUBJECT,
+                "an append-only file, but this user may not ask whether appendfsync is always",
+                "grant +config|get to find out",
+            )
+            .at_stake(at_stake),
+            (Some(_), _) => Finding::advice(
+                SUBJECT,
+                "no append-only file: locks are lost when the server is killed",
+                remedy,
+            ),
+            (None, _) => Finding::unknown(
+                SUBJECT,
+                "the server does not say",
+                "grant +info and +config|get to find out",
+            )
+            .at_stake(at_stake),
+        }
     }
 
     async fn clock(&self) -> Finding {
@@ -162,11 +214,10 @@ impl Redis {
     }
 
     fn encryption(&self) -> Finding {
-        let store = self.inner.supervisor.config.store();
-        let is_local = ["127.", "localhost", "[::1]"].iter().any(|host| store.contains(host));
-        if store.starts_with("rediss:") || store.starts_with("valkeys:") {
+        let config = &self.inner.supervisor.config;
+        if config.is_encrypted() {
             Finding::fine("encryption", "TLS, with the server's name checked")
-        } else if is_local || store.starts_with("unix:") || store.starts_with("redis+unix:") {
+        } else if config.is_local() {
             Finding::fine("encryption", "none, and the server is on this machine")
         } else {
             Finding::advice(
@@ -186,12 +237,9 @@ fn replicas(info: &str) -> Finding {
             format!("{count}: one that takes over may not know the newest locks"),
             "let the resource check tokens: they rise through a failover",
         ),
-        (Some(_), _) => Finding {
-            subject: "replicas",
-            severity: Severity::Problem,
-            observed: "this server is itself a replica".into(),
-            remedy: Some("connect to its primary".into()),
-        },
-        (None, _) => Finding::advice("replicas", "unknown: the server does not say", "grant +info"),
+        (Some(_), _) => {
+            Finding::problem("replicas", "this server is itself a replica", "connect to its primary")
+        }
+        (None, _) => Finding::unknown("replicas", "the server does not say", "grant +info to find out"),
     }
 }

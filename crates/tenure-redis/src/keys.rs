@@ -97,7 +97,18 @@ impl Keys {
     }
 
     pub(crate) fn record(&self) -> String {
-        format!("{}:d", self.base)
+        self.side(":d")
+    }
+
+    /// The key with this after the base.
+    pub(crate) fn side(&self, which: &str) -> String {
+        format!("{}{which}", self.base)
+    }
+
+    /// Every key that the lock may have.
+    pub(crate) fn all(&self) -> Vec<String> {
+        let sides = ["", ":c", ":t", ":s", ":q", ":d", ":f"].iter().map(|which| self.side(which));
+        sides.chain(self.plain.clone()).collect()
     }
 
     /// How many keys of a lock the scripts are given: they make the others from the last.

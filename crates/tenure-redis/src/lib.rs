@@ -38,11 +38,13 @@ mod newcomers;
 mod pushes;
 mod renewals;
 mod reply;
+mod rights;
 mod scripts;
 mod server;
 mod stream;
 mod succession;
 mod supervisor;
+mod trial;
 
 pub use backend::Redis;
 pub use config::RedisConfig;

@@ -1,5 +1,6 @@
 //! The server at the other end: how to reach it, which one it is, what it can do. Found out once per connection.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
@@ -20,6 +21,32 @@ pub(crate) struct Server {
     pub(crate) means: Means,
     /// What it promises to remember.
     pub(crate) deployment: Deployment,
+    pub(crate) syncs: Syncs,
+}
+
+/// When a server with an append-only file has a change on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Syncs {
+    /// Before it answers.
+    Always,
+    /// Before it answers, but not while it rewrites the file.
+    NotInRewrites,
+    /// Some time later.
+    Later,
+    /// It may not be asked.
+    Unknown,
+}
+
+impl Syncs {
+    fn read(settings: &HashMap<String, String>) -> Self {
+        let is = |name: &str, value: &str| settings.get(name).is_some_and(|set| set == value);
+        match (settings.contains_key("appendfsync"), is("appendfsync", "always")) {
+            (false, _) => Self::Unknown,
+            (true, false) => Self::Later,
+            (true, true) if is("no-appendfsync-on-rewrite", "yes") => Self::NotInRewrites,
+            (true, true) => Self::Always,
+        }
+    }
 }
 
 /// How a server carries locks out.
@@ -117,7 +144,7 @@ pub(crate) async fn describe(
         ask(&["TIME"]),
         ask(&["ZRANGE", &fence, "0", "-1"]),
         ask(&["INFO"]),
-        ask(&["CONFIG", "GET", "appendfsync"]),
+        ask(&["CONFIG", "GET", "*appendfsync*"]),
         load,
         ask(&["DELIFEQ", &nowhere, "-"]),
         ask(&["DELEX", &nowhere, "IFEQ", "-"]),
@@ -158,8 +185,10 @@ pub(crate) async fn describe(
             ));
         }
     };
-    let deployment = deployment(&info, fsync.is_ok_and(|fsync| format!("{fsync:?}").contains("always")));
-    Ok((Server { run_id, means, deployment }, store_micros))
+    let settings = fsync.ok().and_then(|settings| redis::from_redis_value(settings).ok());
+    let syncs = Syncs::read(&settings.unwrap_or_default());
+    let deployment = deployment(&info, syncs == Syncs::Always);
+    Ok((Server { run_id, means, deployment, syncs }, store_micros))
 }
 
 /// Whether the server does not know the command: renamed away, or not there.
@@ -215,6 +244,18 @@ mod tests {
         assert_eq!(micros(&time(1)), Some(1_000_007));
         assert_eq!(micros(&time(i64::MAX)), None);
         assert_eq!(micros(&time(-1)), None);
+    }
+
+    #[test]
+    fn what_is_not_said_about_the_disk_is_not_known() {
+        let syncs = |settings: &[(&str, &str)]| {
+            Syncs::read(&settings.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect())
+        };
+        assert_eq!(syncs(&[]), Syncs::Unknown);
+        assert_eq!(syncs(&[("appendfsync", "everysec")]), Syncs::Later);
+        assert_eq!(syncs(&[("appendfsync", "always"), ("no-appendfsync-on-rewrite", "no")]), Syncs::Always);
+        let in_part = [("appendfsync", "always"), ("no-appendfsync-on-rewrite", "yes")];
+        assert_eq!(syncs(&in_part), Syncs::NotInRewrites);
     }
 
     #[test]

@@ -5,26 +5,13 @@ mod common;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use common::{QUICK, ask, beside, claim, connect, leftovers};
+use common::{QUICK, RULE, ask, beside, claim, connect, leftovers, with_rule};
 use futures_util::future::join_all;
 use tenure_core::{
     Attempt, Backend, Eviction, Line, LockName, Locks, Mode, RefusalKind, Released, StoreError, Trail,
 };
 use tenure_redis::{Redis, RedisConfig};
 use tenure_testkit::servers::{Kind, Server, free_port};
-
-/// The rule of `docs/backends/redis.md`, word for word.
-const RULE: &str = "~tenure:* resetchannels &tenure:push:* -@all +hello +auth +select +ping +time +info \
-    +subscribe +publish +eval +evalsha +script|load +exists +get +mget +set +del +pttl +pexpireat \
-    +zadd +zrem +zcard +zrange +zrangebyscore +zscore +zincrby +lpush +rpush +lpop +rpop +lrem \
-    +llen +lindex +linsert +lrange +lpos +hset +hsetnx +hget +hexists +hdel +hlen +hkeys +scan";
-
-async fn with_rule(server: &Server, user: &str, rule: &str) -> String {
-    let mut words = vec!["ACL", "SETUSER", user, "reset", "on", ">secret"];
-    words.extend(rule.split_whitespace());
-    let _: redis::Value = ask(&server.url(), &words).await;
-    format!("redis://{user}:secret@127.0.0.1:{}", server.port())
-}
 
 /// Every verb, in every mode.
 async fn everything_works(url: &str) {
@@ -132,13 +119,21 @@ fn the_rule_names_every_command_of_the_scripts() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_right_is_said_as_such() {
-    let server = Server::start(Kind::Redis7);
-    let url = with_rule(&server, "poor", &RULE.replace("~tenure:*", "~other:*")).await;
-    let backend = connect(&url, QUICK).await;
-    let error =
-        backend.attempt(&claim("x", Mode::Exclusive, Duration::from_secs(1)), Line::Join).await.unwrap_err();
-    assert!(matches!(&error, StoreError::Refused(r) if r.kind == RefusalKind::Permission), "{error:?}");
-    assert!(!error.is_passing());
+    for kind in Kind::ALL {
+        let server = Server::start(kind);
+        for (user, rule) in
+            [("poor", RULE.replace("~tenure:*", "~other:*")), ("poorer", RULE.replace(" +zadd", ""))]
+        {
+            let backend = connect(&with_rule(&server, user, &rule).await, QUICK).await;
+            let claim = claim("x", Mode::Exclusive, Duration::from_secs(1));
+            let error = backend.attempt(&claim, Line::Join).await.unwrap_err();
+            assert!(
+                matches!(&error, StoreError::Refused(r) if r.kind == RefusalKind::Permission),
+                "{error:?}"
+            );
+            assert!(!error.is_passing());
+        }
+    }
 }
 
 /// Without the right to subscribe, waiting means polling.

@@ -277,7 +277,7 @@ async fn a_foreign_key_does_not_hide_the_other_locks() {
     let _: redis::Value = ask(&server.url(), &["LPUSH", "tenure:{foreign}", "x"]).await;
     let _: redis::Value = ask(&server.url(), &["SET", "tenure:{half}:q", "x"]).await;
     let page = backend.list("", None, 100).await.unwrap();
-    let names = |names: Vec<&LockName>| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
+    let names = |names: Vec<&LockName>| names.iter().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(names(page.locks.iter().map(|lock| &lock.name).collect()), ["held"]);
     assert_eq!(names(page.unreadable.iter().map(|(name, _)| name).collect()), ["foreign", "half"]);
     assert!(page.unreadable[0].1.message.contains("another program"), "{:?}", page.unreadable);

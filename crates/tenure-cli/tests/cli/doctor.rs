@@ -5,6 +5,7 @@ use std::process::Stdio;
 use tenure_testkit::servers::{Kind, Server};
 
 use crate::support::{Running, Scene, code, next_line, stderr, stdout};
+use crate::telling::ask;
 
 fn answer(scene: &Scene, arguments: &str) -> (serde_json::Value, i32) {
     let output = scene.tenure(arguments).output().unwrap();
@@ -71,6 +72,75 @@ fn a_durable_redis_gives_what_is_required() {
     let doctor = format!("--store {} doctor --require exclusive --require fence", server.url());
     let output = scene.tenure(&doctor).output().unwrap();
     assert_eq!(code(&output), 0, "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
+
+fn observed<'a>(answer: &'a serde_json::Value, subject: &str) -> &'a serde_json::Value {
+    answer["findings"].as_array().unwrap().iter().find(|finding| finding["subject"] == subject).unwrap()
+}
+
+/// Whether the server syncs was called a plain no, where this user may not ask.
+#[test]
+fn what_may_not_be_asked_is_not_known() {
+    let scene = Scene::new();
+    let server = Server::start_with(Kind::Redis7, &DURABLE);
+    ask(&server, "ACL SETUSER shy on >secret ~* &* +@all -config");
+    let store = format!("redis://shy:secret@127.0.0.1:{}", server.port());
+    let doctor = |arguments: &str| scene.tenure(arguments).env("TENURE_STORE", &store).output().unwrap();
+    let output = doctor("doctor --json");
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(code(&output), 0, "{answer}");
+    assert_eq!(
+        (&answer["exclusive"], &answer["fence"]),
+        (&serde_json::Value::Null, &serde_json::Value::Null)
+    );
+    assert_eq!(observed(&answer, "persistence")["severity"], "unknown", "{answer}");
+    let output = doctor("doctor --require exclusive");
+    assert_eq!(code(&output), 78);
+    let told = stderr(&output);
+    assert!(told.contains("it is not known") && told.contains("+config|get"), "{told}");
+}
+
+/// The one answer said exclusive, the exit code and the other said not.
+#[test]
+fn a_durable_redis_that_throws_locks_away_is_not_exclusive() {
+    let scene = Scene::new();
+    let thrifty = ["--maxmemory", "50mb", "--maxmemory-policy", "allkeys-lru"];
+    let server = Server::start_with(Kind::Redis7, &[DURABLE, thrifty].concat());
+    let (answer, exit) = answer(&scene, &format!("--store {} doctor --json", server.url()));
+    assert_eq!(
+        (exit, &answer["exclusive"], &answer["fence"]),
+        (78, &false.into(), &false.into()),
+        "{answer}"
+    );
+    assert_eq!(observed(&answer, "eviction policy")["at_stake"][0], "P1");
+}
+
+#[test]
+fn a_redis_that_does_not_sync_while_it_rewrites_is_not_durable() {
+    let scene = Scene::new();
+    let server =
+        Server::start_with(Kind::Redis7, &[&DURABLE[..], &["--no-appendfsync-on-rewrite", "yes"]].concat());
+    let (answer, exit) =
+        answer(&scene, &format!("--store {} doctor --json --require exclusive", server.url()));
+    assert_eq!((exit, &answer["exclusive"]), (78, &false.into()), "{answer}");
+    let found = observed(&answer, "persistence");
+    assert_eq!(found["severity"], "advice");
+    assert!(found["observed"].as_str().unwrap().contains("rewritten"), "{found}");
+}
+
+#[test]
+fn promises_are_named_by_their_numbers() {
+    let scene = Scene::new();
+    let (answer, _) = answer(&scene, "doctor --json");
+    assert_eq!(answer["promises"].as_object().unwrap().len(), 7);
+    assert_eq!(answer["at_stake"]["a holder stands still past its ttl"], serde_json::json!(["P1"]));
+    assert_eq!(answer["at_stake"]["a holder's process dies"], serde_json::json!([]));
+    let page = stdout(&scene.tenure("doctor").output().unwrap());
+    assert!(page.contains("P1  The validity windows of two conflicting grants never overlap."), "{page}");
+    let paused = page.lines().find(|line| line.contains("stands still")).unwrap();
+    assert!(paused.contains(" P1 ") && paused.contains("two may work at once"), "{paused}");
 }
 
 #[test]

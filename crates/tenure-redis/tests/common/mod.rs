@@ -93,6 +93,20 @@ pub(crate) async fn leftovers(url: &str) -> Vec<String> {
     keys
 }
 
+/// The rule of `docs/backends/redis.md`, word for word.
+pub(crate) const RULE: &str = "~tenure:* resetchannels &tenure:push:* -@all +hello +auth +select +ping +time +info \
+    +subscribe +publish +eval +evalsha +script|load +exists +get +mget +set +del +pttl +pexpireat \
+    +zadd +zrem +zcard +zrange +zrangebyscore +zscore +zincrby +lpush +rpush +lpop +rpop +lrem \
+    +llen +lindex +linsert +lrange +lpos +hset +hsetnx +hget +hexists +hdel +hlen +hkeys +scan";
+
+/// Makes a user with this rule; answers the URL for it.
+pub(crate) async fn with_rule(server: &Server, user: &str, rule: &str) -> String {
+    let mut words = vec!["ACL", "SETUSER", user, "reset", "on", ">secret"];
+    words.extend(rule.split_whitespace());
+    let _: redis::Value = ask(&server.url(), &words).await;
+    format!("redis://{user}:secret@127.0.0.1:{}", server.port())
+}
+
 /// A claim on `name`.
 pub(crate) fn claim(name: &str, mode: Mode, ttl: Duration) -> Claim {
     Claim {
