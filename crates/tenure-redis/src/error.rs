@@ -35,7 +35,7 @@ pub(crate) fn from_text(text: &str) -> StoreError {
             "this user may not do that: see the ACL rule in the documentation of this backend",
         ),
         (
-            "ACL failure in script",
+            "ACL failure",
             Permission,
             "this user may not do that: see the ACL rule in the documentation of this backend",
         ),
@@ -116,8 +116,11 @@ pub(crate) fn is_foreign(refusal: &Refusal) -> bool {
 
 /// What the server said, without where in which script it came to say it.
 fn without_trace(text: &str) -> &str {
-    // Since Redis 7 after the words, before that in front of them.
-    let words = text.split(" script: ").next().unwrap_or(text);
+    // Since Redis 7 after the words, before that in front of them. The words may speak of a script themselves.
+    let words = match text.rsplit_once(" script: ") {
+        Some((words, place)) if place.contains("@user_script") => words,
+        _ => text,
+    };
     let words = match words.rsplit_once("@user_script: ").and_then(|(_, rest)| rest.split_once(": ")) {
         Some((line, rest)) if line.bytes().all(|byte| byte.is_ascii_digit()) => rest.trim_start_matches('-'),
         _ => words,
@@ -234,5 +237,8 @@ mod tests {
             let message = from_text(&text).to_string();
             assert!(message.ends_with("(READONLY You can't write against a read only replica)"), "{message}");
         }
+        let valkey = "ERR ACL failure in script: User x has no permissions to run the 'zadd' command";
+        let message = from_text(&format!("{valkey} script: {hash}, on @user_script:138.")).to_string();
+        assert!(message.ends_with(&format!("({valkey})")), "{message}");
     }
 }

@@ -117,6 +117,9 @@ fn unusable(what: &'static str, detail: &impl ToString) -> redis::RedisError {
     (redis::ErrorKind::InvalidClientConfig, what, detail.to_string()).into()
 }
 
+/// The hash of no script: a server that lets us call scripts answers that it does not know this one.
+const NO_SCRIPT: &str = "0000000000000000000000000000000000000000";
+
 /// Asks the server who it is, what time it has, and whether it takes our scripts: all in one round trip.
 pub(crate) async fn describe(
     connection: MultiplexedConnection,
@@ -138,14 +141,22 @@ pub(crate) async fn describe(
         let loads = scripts.all().map(|script| ask(&["SCRIPT", "LOAD", &script.code]));
         futures_util::future::join_all(loads).await
     };
+    // To load is one right, to call is another.
+    let call = async {
+        match ask(&["EVALSHA", NO_SCRIPT, "0"]).await {
+            Err(problem) if problem.code() == Some("NOSCRIPT") => Ok(Value::Nil),
+            answer => answer,
+        }
+    };
     let nowhere = format!("{}:{{}}", config.prefix);
     let fence = Layout::new(&config.prefix, config.plain).fence().to_owned();
-    let (time, layouts, info, fsync, loaded, delifeq, delex) = tokio::join!(
+    let (time, layouts, info, fsync, loaded, called, delifeq, delex) = tokio::join!(
         ask(&["TIME"]),
         ask(&["ZRANGE", &fence, "0", "-1"]),
         ask(&["INFO"]),
         ask(&["CONFIG", "GET", "*appendfsync*"]),
         load,
+        call,
         ask(&["DELIFEQ", &nowhere, "-"]),
         ask(&["DELEX", &nowhere, "IFEQ", "-"]),
     );
@@ -163,32 +174,51 @@ pub(crate) async fn describe(
         return Err(StoreError::refused(RefusalKind::Configuration, error::CLUSTER));
     }
     let run_id = field(&info, "run_id").unwrap_or_default().into();
-    let means = match loaded.into_iter().collect::<RedisResult<Vec<_>>>() {
+    let means = match loaded.into_iter().chain([called]).collect::<RedisResult<Vec<_>>>() {
         Ok(_) => Means::Scripts,
-        Err(problem) if problem.code().is_none() => return Err(error::while_connecting(&problem)),
-        // Not now is not never.
-        Err(problem)
-            if error::from_text(&error::describe(&problem)).is_passing() && !is_unknown(&problem) =>
-        {
-            return Err(error::while_connecting(&problem));
-        }
-        Err(_) if delifeq.is_ok() => Means::Native(Native::Valkey),
-        Err(_) if delex.is_ok() => Means::Native(Native::Redis),
-        Err(problem) => {
-            return Err(StoreError::refused(
-                RefusalKind::Unsupported,
-                format!(
-                    "scripts are forbidden here ({}), and this server has no commands that do without: allow EVAL, \
-                     EVALSHA and SCRIPT LOAD, or use Valkey 9 or Redis 8.4",
-                    error::describe(&problem)
-                ),
-            ));
-        }
+        Err(problem) => without_scripts(&problem, delifeq, delex)?,
     };
     let settings = fsync.ok().and_then(|settings| redis::from_redis_value(settings).ok());
     let syncs = Syncs::read(&settings.unwrap_or_default());
     let deployment = deployment(&info, syncs == Syncs::Always);
     Ok((Server { run_id, means, deployment, syncs }, store_micros))
+}
+
+/// What is left where scripts fail: the commands that compare, if the server has them and we may use them.
+fn without_scripts(
+    problem: &redis::RedisError,
+    delifeq: RedisResult<Value>,
+    delex: RedisResult<Value>,
+) -> Result<Means, StoreError> {
+    // Not now is not never.
+    let is_passing = || error::from_text(&error::describe(problem)).is_passing() && !is_unknown(problem);
+    if problem.code().is_none() || is_passing() {
+        return Err(error::while_connecting(problem));
+    }
+    let words = error::describe(problem);
+    let (valkey, redis) = match (delifeq, delex) {
+        (Ok(_), _) => return Ok(Means::Native(Native::Valkey)),
+        (_, Ok(_)) => return Ok(Means::Native(Native::Redis)),
+        (Err(valkey), Err(redis)) => (valkey, redis),
+    };
+    let forbidden = [valkey, redis].into_iter().find(|problem| !is_unknown(problem));
+    Err(match forbidden {
+        Some(other) => StoreError::refused(
+            RefusalKind::Permission,
+            format!(
+                "scripts are forbidden here ({words}), and so is what does without them ({}): allow EVAL, EVALSHA and \
+                 SCRIPT LOAD, or the rule for servers without scripts in the documentation of this backend",
+                error::describe(&other)
+            ),
+        ),
+        None => StoreError::refused(
+            RefusalKind::Unsupported,
+            format!(
+                "scripts are forbidden here ({words}), and this server has no commands that do without: allow EVAL, \
+                 EVALSHA and SCRIPT LOAD, or use Valkey 9 or Redis 8.4"
+            ),
+        ),
+    })
 }
 
 /// Whether the server does not know the command: renamed away, or not there.
