@@ -440,7 +440,7 @@ pub enum StoreError {
     #[error(transparent)]
     Refused(Refusal),
     /// Anything may have happened: no answer, or none that could be understood.
-    #[error("no answer from the store: {0}")]
+    #[error("no clear answer from the store: {0}")]
     Unknown(String),
 }
 
