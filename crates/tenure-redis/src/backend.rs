@@ -83,6 +83,10 @@ impl Redis {
         let fence = if deployment == Deployment::RedisDurable { Fence::Durable } else { Fence::ClockFloor };
         let mut capabilities = Capabilities::full(fence, config.rules.line_ttl, config.rules.first_ttl);
         capabilities.deployment = deployment;
+        if config.plain {
+            // They have no main key: nobody else would know of them.
+            (capabilities.shared, capabilities.permits) = (false, false);
+        }
         if means != Means::Scripts {
             (capabilities.shared, capabilities.permits, capabilities.once) = (false, false, false);
             (capabilities.fifo, capabilities.detach) = (false, false);
@@ -353,8 +357,8 @@ impl Backend for Redis {
 
     async fn attempt(&self, claim: &Claim, line: Line) -> Answer<Attempt> {
         let inner = &self.inner;
-        if let Means::Native(commands) = inner.means {
-            return native::attempt(inner, commands, claim, line).await;
+        if let Means::Native(_) = inner.means {
+            return native::attempt(inner, claim, line).await;
         }
         inner.make_known(claim).await?;
         // Before the request is sent: the push may overtake the answer.
@@ -372,8 +376,9 @@ impl Backend for Redis {
                 Ok(Attempt::Settled(outcome))
             }
             Ok((Attempted::Busy { ahead, at_latest, holder }, anchor, is_subscribed)) => {
+                // Who has no token is not tenure, or may run no scripts: it serves nobody when it lets go.
                 let tells =
-                    !inner.supervisor.config.plain || holder.as_ref().is_some_and(|h| h.token.is_some());
+                    holder.as_ref().map_or(!inner.supervisor.config.plain, |holder| holder.token.is_some());
                 let at_latest = inner.look_after(at_latest, ahead, is_subscribed, tells);
                 let signal = if line == Line::Join {
                     Some(inner.signal(claim, anchor, news))
@@ -402,7 +407,7 @@ impl Backend for Redis {
 
     async fn release(&self, claim: &Claim, trail: Trail) -> Answer<Released> {
         let answer = match self.inner.means {
-            Means::Native(commands) => native::release(&self.inner, commands, claim).await,
+            Means::Native(commands) => native::release(&self.inner, commands, claim, trail).await,
             Means::Scripts => self.inner.end(claim, trail).await,
         };
         // Not before the answer: a grant that is pushed meanwhile is this release's business, and no orphan.

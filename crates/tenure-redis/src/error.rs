@@ -51,6 +51,11 @@ pub(crate) fn from_text(text: &str) -> StoreError {
         ),
         ("WRONGTYPE", Configuration, "a key of this lock holds something else: another program uses it"),
         (
+            "NOTTL ",
+            Configuration,
+            "this key never expires and was not written by tenure: it is hardly a lock, and is left alone",
+        ),
+        (
             "LAYOUT",
             Configuration,
             "another version of tenure uses these locks: use the same everywhere, or another prefix",

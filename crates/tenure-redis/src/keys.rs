@@ -3,7 +3,7 @@
 //! All keys of one lock share one hash slot, by their braces. Braces, percent signs and all that is not plain ASCII
 //! are encoded in a name, so that two names never share a key and no name can leave its prefix.
 
-use tenure_core::LockName;
+use tenure_core::{ClaimId, LockName};
 
 /// How names become keys.
 #[derive(Debug, Clone)]
@@ -109,6 +109,23 @@ impl Keys {
     pub(crate) fn all(&self) -> Vec<String> {
         let sides = ["", ":c", ":t", ":s", ":q", ":d", ":f"].iter().map(|which| self.side(which));
         sides.chain(self.plain.clone()).collect()
+    }
+
+    pub(crate) fn shared(&self) -> String {
+        format!("{}:s", self.base)
+    }
+
+    pub(crate) fn line(&self) -> String {
+        format!("{}:q", self.base)
+    }
+
+    pub(crate) fn claims(&self) -> String {
+        format!("{}:c", self.base)
+    }
+
+    /// The tombstone of one claim, where there are no scripts to keep them all in one.
+    pub(crate) fn tombstone(&self, id: ClaimId) -> String {
+        format!("{}:t:{}", self.base, id.to_hex())
     }
 
     /// How many keys of a lock the scripts are given: they make the others from the last.

@@ -1,5 +1,6 @@
 //! What the scripts answer, as types.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use redis::Value;
@@ -188,7 +189,7 @@ fn refusal(name: &LockName, wanted: Shape, kind: &str, detail: &str) -> StoreErr
 /// Value, expires in ms, token, mode, held for ms, reason.
 fn holder(fields: &[Value]) -> Option<Holder> {
     let [value, expires_in, token, mode, held_for, reason, ..] = fields else { return None };
-    let (label, fingerprint, evicted) = who(text(value)?);
+    let (label, fingerprint, evicted) = who(&lossy(value)?);
     Some(Holder {
         label,
         fingerprint,
@@ -221,6 +222,12 @@ pub(crate) fn who(value: &str) -> (Label, String, bool) {
     }
 }
 
+/// Whose claim the main key holds, marked as evicted or not; `None` if it is not ours.
+pub(crate) fn claim_in(text: &str) -> Option<ClaimId> {
+    let own = text.strip_prefix(EVICTED).unwrap_or(text);
+    parts(own.split('\n').next()?).map(|(_, id)| id)
+}
+
 fn parts(value: &str) -> Option<(Label, ClaimId)> {
     let (label, hex) = value.rsplit_once('#')?;
     Some((Label::new(label).ok()?, ClaimId::from_hex(hex)?))
@@ -235,9 +242,7 @@ pub(crate) fn lock_state(name: LockName, reply: Value) -> Answer<LockState> {
     let now_micros = unsigned(time).ok_or_else(|| garbled("no time"))?;
     let now = now_micros / 1000;
     let mut state = LockState::free(name);
-    if let Some(holder) = text(value).and_then(|value| alone(value, unsigned(expires_in), now)) {
-        state.holders.push(holder);
-    }
+    state.holders.extend(lossy(value).map(|value| alone(&value, unsigned(expires_in), now)));
     for entry in strings(held).chunks_exact(3) {
         let [id, expires, claim] = entry else { continue };
         let expires = expires.parse::<u64>().unwrap_or(0);
@@ -279,11 +284,8 @@ pub(crate) fn lock_state(name: LockName, reply: Value) -> Answer<LockState> {
     Ok(state)
 }
 
-/// Who holds alone, by what the main key holds; it expires in `left` ms.
-pub(crate) fn alone(value: &str, left: Option<u64>, now: u64) -> Option<Holder> {
-    if value.is_empty() {
-        return None;
-    }
+/// Who holds alone, by what the main key holds, whatever that is; it expires in `left` ms.
+pub(crate) fn alone(value: &str, left: Option<u64>, now: u64) -> Holder {
     let (own, evicted) = match value.strip_prefix(EVICTED) {
         Some(own) => (own, true),
         None => (value, false),
@@ -291,7 +293,7 @@ pub(crate) fn alone(value: &str, left: Option<u64>, now: u64) -> Option<Holder> 
     let fields: Vec<&str> = own.splitn(6, '\n').collect();
     let number = |i: usize| fields.get(i).and_then(|number| number.parse::<u64>().ok());
     let (label, fingerprint, _) = who(if fields.len() == 6 { fields[0] } else { own });
-    Some(Holder {
+    Holder {
         label,
         fingerprint,
         token: number(3).filter(|token| *token > 0).map(FencingToken::new),
@@ -300,7 +302,7 @@ pub(crate) fn alone(value: &str, left: Option<u64>, now: u64) -> Option<Holder> 
         expires_in: left.map(Duration::from_millis),
         reason: fields.get(5).and_then(|reason| reason_of(reason).0),
         evicted,
-    })
+    }
 }
 
 /// The last field of an entry: the reason, and whether an operator took the claim away.
@@ -327,6 +329,16 @@ fn mode_of(text: &str) -> Option<Mode> {
         "s" => Some(Mode::Shared),
         "o" => Some(Mode::Once),
         "p" => Some(Mode::Permits { n: parts.next()?.parse().ok()?, of: parts.next()?.parse().ok()? }),
+        _ => None,
+    }
+}
+
+/// What a key holds, as far as it can be read; `None` if there is no such key. Clients that are not tenure may write
+/// anything, or nothing.
+pub(crate) fn lossy(value: &Value) -> Option<Cow<'_, str>> {
+    match value {
+        Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes)),
+        Value::SimpleString(text) => Some(text.into()),
         _ => None,
     }
 }

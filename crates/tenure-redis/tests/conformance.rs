@@ -38,3 +38,10 @@ mod plain {
 
     tenure_testkit::conformance!(ServerSubject::start_with(Kind::Redis7, "?plain"));
 }
+
+/// A server that forbids scripts, with the least of rights.
+mod native {
+    use super::common::ServerSubject;
+
+    tenure_testkit::conformance!(ServerSubject::start_without_scripts().await);
+}

@@ -5,8 +5,11 @@ mod common;
 use std::path::Path;
 use std::time::Duration;
 
-use common::{QUICK, ask, claim, connect};
-use tenure_core::{Attempt, Backend, Line, Locks, Mode, Released, Trail};
+use common::{QUICK, ask, beside, claim, connect, with_rule};
+use tenure_core::{
+    Attempt, Backend, Eviction, Line, Locks, Mode, Reason, RefusalKind, Released, StoreError, Trail,
+};
+use tenure_redis::Redis;
 use tenure_testkit::servers::{Kind, Server, build_folder};
 use tokio::process::Command;
 
@@ -104,4 +107,85 @@ async fn their_lock_blocks_ours_and_ours_theirs_and_neither_releases_the_others(
     let kept: Option<String> = ask(&url, &["GET", KEY]).await;
     assert_ne!(kept.as_deref(), Some("their secret"));
     guard.release().await.unwrap();
+}
+
+/// Clients of every kind of server, and one that may run no scripts.
+async fn plain_clients() -> Vec<(Server, Redis)> {
+    let mut clients = Vec::new();
+    for kind in Kind::ALL {
+        let server = Server::start(kind);
+        let client = connect(&format!("{}?plain", server.url()), QUICK).await;
+        clients.push((server, client));
+    }
+    let server = Server::start(Kind::Valkey9);
+    let url = with_rule(&server, "native", "~* allchannels +@all -eval -evalsha -script").await;
+    let client = connect(&format!("{url}?plain"), QUICK).await;
+    assert!(!client.capabilities().fifo);
+    clients.push((server, client));
+    clients
+}
+
+/// What has no key of the lock's name would keep nobody out.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_others_could_not_see_is_not_offered() {
+    for (server, client) in plain_clients().await {
+        assert!(!client.capabilities().shared && !client.capabilities().permits);
+        let locks = Locks::new(client);
+        for lock in [locks.lock(KEY).shared(), locks.lock(KEY).permits(1, 2)] {
+            let error = lock.acquire().await.unwrap_err();
+            assert!(error.to_string().contains("does not offer"), "{error}");
+        }
+        let keys: Vec<String> = ask(&server.url(), &["KEYS", "*"]).await;
+        assert_eq!(keys, Vec::<String>::new());
+    }
+}
+
+/// Held is held, whatever stands there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_with_an_unreadable_value_is_held() {
+    for (server, client) in plain_clients().await {
+        for value in [&b"\xff\xfe"[..], b"", b"evicted\n", b"\n\n\n\n\n\n"] {
+            let mut connection = beside(&server.url()).await;
+            let mut set = redis::cmd("SET");
+            set.arg(KEY).arg(value).arg("PX").arg(60_000).exec_async(&mut connection).await.unwrap();
+            let wanted = claim(KEY, Mode::Exclusive, Duration::from_secs(30));
+            let state = client.inspect(&wanted.name).await.unwrap();
+            assert_eq!(state.holders.len(), 1, "{:?} {value:?}", server.kind());
+            let Ok(Attempt::Busy(busy)) = client.attempt(&wanted, Line::Pass).await else { panic!() };
+            assert_eq!(busy.holder.unwrap().label, state.holders[0].label, "{value:?}");
+            let kept: Vec<u8> = ask(&server.url(), &["GET", KEY]).await;
+            assert_eq!(kept, value);
+        }
+    }
+}
+
+/// A name that is mistyped, or the wrong database: what never expires is no lock.
+#[tokio::test(flavor = "multi_thread")]
+async fn data_is_not_evicted() {
+    for (server, client) in plain_clients().await {
+        let url = server.url();
+        let wanted = claim("app:data", Mode::Exclusive, Duration::from_secs(30));
+        for force in [false, true] {
+            let eviction = Eviction { token: None, force, reason: Reason::new("tidy").unwrap() };
+            let _: redis::Value = ask(&url, &["SET", "app:data", "hello"]).await;
+            let error = client.evict(&wanted.name, &eviction).await.unwrap_err();
+            let is_refused = matches!(&error, StoreError::Refused(r) if r.kind == RefusalKind::Configuration);
+            assert!(
+                is_refused && error.to_string().contains("never expires"),
+                "{:?} {error:?}",
+                server.kind()
+            );
+            let kept: String = ask(&url, &["GET", "app:data"]).await;
+            assert_eq!(kept, "hello");
+            // The lock of another client, and one of ours, whoever made it live for ever.
+            let _: redis::Value = ask(&url, &["SET", "app:data", "theirs", "PX", "60000"]).await;
+            assert_eq!(client.evict(&wanted.name, &eviction).await.unwrap(), 1);
+            let _: redis::Value = ask(&url, &["DEL", "app:data"]).await;
+            let held = claim("app:data", Mode::Exclusive, Duration::from_secs(30));
+            assert!(matches!(client.attempt(&held, Line::Pass).await, Ok(Attempt::Granted(_))));
+            let _: redis::Value = ask(&url, &["PERSIST", "app:data"]).await;
+            assert_eq!(client.evict(&wanted.name, &eviction).await.unwrap(), 1, "{:?}", server.kind());
+            let _: redis::Value = ask(&url, &["DEL", "app:data"]).await;
+        }
+    }
 }

@@ -6,7 +6,8 @@
 -- Reply {store µs, until, how many}, {store µs, until, {'E', error}} or {store µs, until, 'L'} if the request came too late
 --
 -- An evicted claim is marked and tombstoned with the reason, so that its renewals are refused, and its process is told.
--- The lock passes on when the claim expires, or at once. What was said first stays said.
+-- The lock passes on when the claim expires, or at once. What was said first stays said. A main key that is not ours and
+-- never expires is no lock but somebody's data: an error that starts with NOTTL, and nothing has changed.
 
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
@@ -27,6 +28,10 @@ local function evict(token, force, reason)
   local evicted = 0
   look()
   local last = held
+  local is_ours = last and (last.mode or string.match(last.value, '#' .. string.rep('%x', 32) .. '$'))
+  if last and not is_ours and redis.call('PTTL', main) == -1 then
+    error({err = 'NOTTL ' .. main})
+  end
   if last and (token == 0 or last.token == token) then
     evicted = 1
     if force then

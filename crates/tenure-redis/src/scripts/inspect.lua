@@ -2,8 +2,8 @@
 --
 -- KEYS  the fence; then the main key, and where that is not also the base of the other keys, the base after it
 -- ARGV  a number that names the request
--- Reply {store µs, that number, what the main key holds, expires in ms, record expires in ms, {id, expires (ms), entry...} of the other
---       holders, {id, entry...} of those who wait}
+-- Reply {store µs, that number, what the main key holds or nil, expires in ms, record expires in ms, {id, expires (ms),
+--       entry...} of the other holders, {id, entry...} of those who wait}
 --
 -- The entries are as line.lua says; what has expired is left to the reader to leave out.
 
@@ -24,7 +24,7 @@ local function with_entries(list, stride)
 end
 
 return {
-  time[1] * 1000000 + time[2], ARGV[1], redis.call('GET', main) or '', redis.call('PTTL', main),
+  time[1] * 1000000 + time[2], ARGV[1], redis.call('GET', main), redis.call('PTTL', main),
   redis.call('PTTL', d), with_entries(redis.call('ZRANGE', s, '0', '-1', 'WITHSCORES'), 2),
   with_entries(redis.call('LRANGE', q, '0', '-1'), 1)
 }

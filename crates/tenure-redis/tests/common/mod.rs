@@ -23,17 +23,31 @@ pub(crate) const QUICK: Rules = Rules {
     ..Rules::DEFAULT
 };
 
+/// The rule of `docs/backends/redis.md` for servers without scripts, word for word.
+pub(crate) const NATIVE_RULE: &str = "~tenure:* resetchannels &tenure:push:* -@all +hello +auth +select +ping +time +info \
+    +subscribe +multi +exec +get +set +msetnx +exists +pttl +pexpire +delifeq +zadd +zincrby +zrange \
+    +zremrangebyscore +lrange +hgetall +scan";
+
 /// A server under test.
 #[derive(Debug)]
 pub(crate) struct ServerSubject {
     pub(crate) server: Server,
+    /// As whom clients come; as the default user if it is empty.
+    pub(crate) user: &'static str,
     pub(crate) rules: Rules,
     pub(crate) options: &'static str,
 }
 
 impl ServerSubject {
     pub(crate) fn start(kind: Kind) -> Self {
-        Self { server: Server::start(kind), rules: QUICK, options: "" }
+        Self { server: Server::start(kind), user: "", rules: QUICK, options: "" }
+    }
+
+    /// One that forbids scripts.
+    pub(crate) async fn start_without_scripts() -> Self {
+        let subject = Self { user: "native", ..Self::start(Kind::Valkey9) };
+        with_rule(&subject.server, subject.user, NATIVE_RULE).await;
+        subject
     }
 
     pub(crate) fn start_with(kind: Kind, options: &'static str) -> Self {
@@ -44,7 +58,8 @@ impl ServerSubject {
 #[async_trait]
 impl Subject for ServerSubject {
     async fn open(&self) -> Arc<dyn Backend> {
-        Arc::new(connect(&format!("{}{}", self.server.url(), self.options), self.rules).await)
+        let url = if self.user.is_empty() { self.server.url() } else { url_of(&self.server, self.user) };
+        Arc::new(connect(&format!("{url}{}", self.options), self.rules).await)
     }
 
     async fn leftovers(&self) -> Vec<String> {

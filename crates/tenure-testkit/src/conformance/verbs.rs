@@ -89,13 +89,13 @@ pub(super) async fn only_the_exact_claim_releases(subject: Arc<dyn Subject>) {
             assert!(matches!(renew(&**client, stranger).await, Renewal::Lost(_)));
         }
     }
+    assert_eq!(granted(a.attempt(&held, Line::Join).await).token, token, "still held");
     let elsewhere = Claim { name: exclusive("other").name, ..held.clone() };
     assert_eq!(
         a.release(&elsewhere, Trail::Clean).await,
         Ok(Released::Absent),
         "the same id under another name"
     );
-    assert_eq!(granted(a.attempt(&held, Line::Join).await).token, token, "still held");
     // Whoever knows the claim may end it, whichever client that is.
     assert_eq!(b.release(&held, Trail::Clean).await, Ok(Released::Held));
     nothing_is_left(&*subject).await;
