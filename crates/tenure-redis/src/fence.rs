@@ -21,12 +21,14 @@
 //! ```
 
 use redis::aio::ConnectionLike;
-use redis::{FromRedisValue, RedisResult, Script, ToRedisArgs, Value};
+use redis::{FromRedisValue, RedisResult, Script, Value};
 use tenure_core::FencingToken;
 
-/// `EVAL` it with the keys `KEY` and `KEY:fence` and the arguments token, value: 1 if it was written, 0 if stale.
+/// `EVAL` it with the keys `KEY` and `KEY:fence` and the arguments token, value: 1 if it was written, 0 if stale; an error,
+/// and nothing has changed, if it is called otherwise.
 pub const SET: &str = include_str!("scripts/fenced_set.lua");
-/// `EVAL` it with the keys `KEY` and `KEY:fence` and the argument token: 1 if it was deleted or absent, 0 if stale.
+/// `EVAL` it with the keys `KEY` and `KEY:fence` and the argument token: 1 if it was deleted or absent, 0 if stale; an
+/// error, and nothing has changed, if it is called otherwise.
 pub const DELETE: &str = include_str!("scripts/fenced_delete.lua");
 /// How long the highest token of a resource is remembered after its last use. Longer than any lease can live without
 /// renewal by far.
@@ -46,7 +48,7 @@ impl Fenced {
         Self { fence: format!("{key}:fence"), key }
     }
 
-    /// Writes `value` unless a higher token was seen; answers whether it was written.
+    /// Writes `value`, as it is, unless a higher token was seen; answers whether it was written.
     ///
     /// # Errors
     /// Those of the client library. After one, the value may or may not have been written: writing again is safe.
@@ -54,11 +56,11 @@ impl Fenced {
         &self,
         connection: &mut (impl ConnectionLike + Send),
         token: FencingToken,
-        value: impl ToRedisArgs,
+        value: impl AsRef<[u8]>,
     ) -> RedisResult<bool> {
         let script = Script::new(SET);
         let mut call = script.key(&self.key);
-        call.key(&self.fence).arg(token.get()).arg(value);
+        call.key(&self.fence).arg(token.get()).arg(value.as_ref());
         call.invoke_async(connection).await
     }
 

@@ -45,20 +45,12 @@ pub(crate) struct Scripts {
 impl Scripts {
     /// The scripts with these lengths and limits. Equal for all clients of a store.
     pub(crate) fn new(rules: &Rules) -> Self {
+        let lengths = lengths(rules);
         let assemble = |code: &str| {
-            let ms = |duration: Duration| duration.as_millis().to_string();
-            let code = code
-                .replace("-- @include line.lua\n", LINE)
-                .replace("@LINE_TTL_MS@", &ms(rules.line_ttl))
-                .replace("@LATE_US@", &(rules.line_ttl / 2).as_micros().to_string())
-                .replace("@FIRST_TTL_MS@", &ms(rules.first_ttl))
-                .replace("@TOMBSTONE_MS@", &ms(rules.tombstone_ttl))
-                .replace("@WAITERS_MAX@", &rules.waiters_max.to_string())
-                .replace("@SKIP_MS@", &ms(PASSED_OVER.min(rules.line_ttl)))
-                .replace("@LAYOUT@", LAYOUT)
-                .replace("@AHEAD_US@", &AHEAD.as_micros().to_string())
-                .replace("@FENCE_MS@", &ms(FENCE))
-                .replace("@FENCE_MIN_MS@", &ms(FENCE_MIN));
+            let mut code = code.replace("-- @include line.lua\n", LINE);
+            for (name, value) in &lengths {
+                code = code.replace(&format!("@{name}@"), value);
+            }
             let hash = redis::Script::new(&code).get_hash().to_owned();
             Script { code, hash }
         };
@@ -77,6 +69,24 @@ impl Scripts {
         let Self { attempt, renew, release, settle, evict, inspect, hand_on } = self;
         [attempt, renew, release, settle, evict, inspect, hand_on]
     }
+}
+
+/// What is written into the scripts, by the name it has in them.
+fn lengths(rules: &Rules) -> [(&'static str, String); 10] {
+    let ms = |duration: Duration| duration.as_millis().to_string();
+    let us = |duration: Duration| duration.as_micros().to_string();
+    [
+        ("LAYOUT", LAYOUT.to_owned()),
+        ("LINE_TTL_MS", ms(rules.line_ttl)),
+        ("LATE_US", us(rules.line_ttl / 2)),
+        ("FIRST_TTL_MS", ms(rules.first_ttl)),
+        ("SKIP_MS", ms(PASSED_OVER.min(rules.line_ttl))),
+        ("TOMBSTONE_MS", ms(rules.tombstone_ttl)),
+        ("WAITERS_MAX", rules.waiters_max.to_string()),
+        ("AHEAD_US", us(AHEAD)),
+        ("FENCE_MS", ms(FENCE)),
+        ("FENCE_MIN_MS", ms(FENCE_MIN)),
+    ]
 }
 
 /// A call of a script: its keys and arguments are made for the connection it goes over.
@@ -131,6 +141,15 @@ mod tests {
         for script in Scripts::new(&Rules::DEFAULT).all() {
             assert!(!script.code.contains('@'), "{}", script.code);
             assert_eq!(script.hash.len(), 40);
+        }
+    }
+
+    /// Whoever writes a client in another language goes by that page.
+    #[test]
+    fn what_is_filled_in_stands_in_the_documentation() {
+        let page = include_str!("../../../docs/backends/redis.md");
+        for (name, value) in lengths(&Rules::DEFAULT) {
+            assert!(page.contains(&format!("| `@{name}@` | `{value}` |")), "{name} is {value}");
         }
     }
 }

@@ -119,6 +119,10 @@ pub(crate) async fn with_rule(server: &Server, user: &str, rule: &str) -> String
     let mut words = vec!["ACL", "SETUSER", user, "reset", "on", ">secret"];
     words.extend(rule.split_whitespace());
     let _: redis::Value = ask(&server.url(), &words).await;
+    url_of(server, user)
+}
+
+fn url_of(server: &Server, user: &str) -> String {
     format!("redis://{user}:secret@127.0.0.1:{}", server.port())
 }
 
