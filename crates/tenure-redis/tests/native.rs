@@ -146,7 +146,7 @@ async fn each_evicts_the_others_as_far_as_it_can() {
             let held = Arc::new(exclusive());
             assert!(matches!(holder.attempt(&held, Line::Pass).await, Ok(Attempt::Granted(_))));
             assert_eq!(operator.evict(&name, &eviction(force)).await.unwrap(), 1);
-            let renewal = holder.renew(&[held.clone()]).await.remove(0);
+            let renewal = holder.renew(std::slice::from_ref(&held)).await.remove(0);
             // By force, only scripts leave word for scripts.
             let is_told = matches!(renewal, Ok(Renewal::Lost(Why::Evicted { .. })));
             assert!(is_told || force && matches!(renewal, Ok(Renewal::Lost(Why::Gone))), "{renewal:?}");
@@ -178,7 +178,7 @@ async fn a_full_server_loses_no_lock() {
         matches!(&refused, Err(StoreError::Refused(r)) if r.message.contains("out of memory")),
         "{refused:?}"
     );
-    let renewal = native.renew(&[held.clone()]).await.remove(0);
+    let renewal = native.renew(std::slice::from_ref(&held)).await.remove(0);
     assert!(matches!(renewal, Ok(Renewal::Renewed { .. })), "{renewal:?}");
     let left: u64 = ask(&server.url(), &["PTTL", "tenure:{mix}"]).await;
     assert!(left > 3000, "{left}");
