@@ -196,7 +196,7 @@ async fn the_rule_for_servers_without_scripts_is_enough() {
     guard.changed(known).await;
     assert!(guard.is_held(), "renewed");
     assert_eq!(locks.list("", None, 10).await.unwrap().locks.len(), 1);
-    assert_eq!(locks.evict("mix", None, true, "tidy").await.unwrap(), 1);
+    assert_eq!(locks.evict("mix", Eviction::because("tidy").unwrap().force()).await.unwrap(), 1);
     guard.lost().await;
     drop(guard);
     locks.close(LONG).await.unwrap();
