@@ -232,13 +232,17 @@ impl Trial<'_> {
     async fn tidy(&mut self, was_ours: bool) {
         let (main, sides): (Vec<_>, Vec<_>) =
             self.open.drain(..).partition(|(_, claim, _)| claim.name.as_str() == MAIN);
+        // Where there are no scripts, each ended claim has its own.
+        let traces =
+            sides.iter().map(|(side, claim, _)| side.inner.layout.keys(&claim.name).tombstone(claim.id));
+        let traces: Vec<_> = traces.collect();
         for (side, claim, trail) in sides {
             let _ = side.release(&claim, trail).await;
         }
         let keys = |name: &str| self.here.inner.layout.keys(&LockName::new(name).expect("a valid name"));
         if was_ours {
             let all = [SHARED, ONCE, EVICTED].into_iter().flat_map(|name| keys(name).all());
-            self.delete(all.collect()).await;
+            self.delete(all.chain(traces).collect()).await;
         }
         for (side, claim, trail) in main {
             let _ = side.release(&claim, trail).await;

@@ -71,7 +71,7 @@ async fn a_server_without_scripts_is_examined_by_what_it_can() {
 /// Users who lacked any of these were told that all was fine, and failed when they met somebody in line.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_right_that_is_missing_is_named_with_what_fails_and_what_to_add() {
-    let lacks: [(&[&str], Severity, &str); 14] = [
+    let lacks: [(&[&str], Severity, &str); 13] = [
         (&["+lpush", "+rpush", "+lpop", "+rpop"], Severity::Problem, "wait in line"),
         (&["+lpos"], Severity::Problem, "wait in line"),
         (&["+hset"], Severity::Problem, "wait in line"),
@@ -84,7 +84,6 @@ async fn each_right_that_is_missing_is_named_with_what_fails_and_what_to_add() {
         (&["+zadd", "+zincrby"], Severity::Problem, "taken"),
         (&["+zrangebyscore"], Severity::Problem, "shared"),
         (&["~tenure:*"], Severity::Problem, "taken"),
-        (&["+evalsha"], Severity::Problem, "taken"),
         (&["+eval"], Severity::Problem, "taken"),
     ];
     for kind in Kind::ALL {
