@@ -25,6 +25,8 @@ pub(crate) fn table(results: &Results) -> String {
 }
 
 fn owed(results: &Results) -> Vec<Owed> {
+    let [as_more_wait, either_way] = evenness(&results.handover, |row| row.handovers_per_second);
+    let [drained_as_more_wait, drained_either_way] = evenness(&results.drain, |row| row.handovers_per_second);
     let rows = [
         throughput_against(results, Contender::Rslock, 1.3, "≥ 1.3 × `rslock` (which has no token)"),
         throughput_against(results, Contender::Plain, 0.8, "goal: 0.8 × plain `SET NX`+`DEL`"),
@@ -34,13 +36,15 @@ fn owed(results: &Results) -> Vec<Owed> {
             "hand-overs per second, 128 waiters, each at once in line again",
             |row| row.handovers_per_second,
         ),
-        evenness(&results.handover, |row| row.handovers_per_second),
+        as_more_wait,
+        either_way,
         faster_than_peers(
             &results.drain,
             "hand-overs per second, a line of 128 that is served once",
             |row| row.handovers_per_second,
         ),
-        evenness(&results.drain, |row| row.handovers_per_second),
+        drained_as_more_wait,
+        drained_either_way,
         commands(results),
         renewal(results),
         stall(results),
@@ -122,33 +126,34 @@ fn faster_than_peers<R: Crowd>(rows: &[R], figure: &'static str, rate: fn(&R) ->
     })
 }
 
-/// How far apart the rates are, and how much of that is more waiters making it slower.
-fn evenness<R: Crowd>(rows: &[R], rate: fn(&R) -> f64) -> Option<Owed> {
+/// By how much more waiters make it slower, and how far apart the rates are either way.
+fn evenness<R: Crowd>(rows: &[R], rate: fn(&R) -> f64) -> [Option<Owed>; 2] {
     let waiters: BTreeSet<usize> = rows.iter().map(Crowd::waiters).collect();
-    let (mut worst, mut shown) = (0.0_f64, Vec::new());
+    let (mut falls, mut spreads) = (Vec::new(), Vec::new());
     for processes in rows.iter().map(Crowd::processes).collect::<BTreeSet<_>>() {
         let of = |waiters: &usize| of_crowd(rows, Contender::Tenure, *waiters, processes, rate);
         let rates: Vec<f64> = waiters.iter().filter_map(of).collect();
-        let (mut most, mut fall) = (0.0_f64, 0.0_f64);
+        let (mut most, mut least, mut fall) = (0.0_f64, f64::INFINITY, 0.0_f64);
         for rate in &rates {
-            most = most.max(*rate);
+            (most, least) = (most.max(*rate), least.min(*rate));
             fall = fall.max(1.0 - rate / most);
         }
-        let spread = 1.0 - rates.iter().copied().min_by(f64::total_cmp)? / most;
-        worst = worst.max(spread);
+        if rates.is_empty() {
+            continue;
+        }
         let rates: Vec<String> = rates.iter().map(|rate| format!("{rate:.0}")).collect();
-        shown.push(format!(
-            "{:.0} % in {processes} ({}/s; slower with more waiters: {:.0} %)",
-            spread * 100.0,
-            rates.join(", "),
-            fall * 100.0
-        ));
+        falls.push((fall, format!("{:.0} % in {processes} ({}/s)", fall * 100.0, rates.join(", "))));
+        let spread = 1.0 - least / most;
+        spreads.push((spread, format!("{:.0} % in {processes}", spread * 100.0)));
     }
-    (!shown.is_empty()).then(|| Owed {
-        figure: "the same from 2 to 1 000 waiters",
-        required: "within 30 %",
-        measured: shown.join("; "),
-        is_met: worst <= 0.3,
+    [
+        ("the same as more wait, from 2 to 1 000", "at most 30 % slower", falls),
+        ("the same from 2 to 1 000 waiters, faster or slower", "within 30 %, to the letter", spreads),
+    ]
+    .map(|(figure, required, shown)| {
+        let is_met = shown.iter().all(|(by, _)| *by <= 0.3);
+        let measured: Vec<String> = shown.into_iter().map(|(_, text)| text).collect();
+        (!measured.is_empty()).then(|| Owed { figure, required, measured: measured.join("; "), is_met })
     })
 }
 
