@@ -24,8 +24,9 @@ pub(crate) struct Plan {
     pub(crate) standing_span: Duration,
     /// Locks held at once to weigh them.
     pub(crate) held: usize,
-    /// Locks held while they are renewed, and for how long.
+    /// Locks held while they are renewed, how often that is measured, and for how long.
     pub(crate) renewed: &'static [usize],
+    pub(crate) renewal_rounds: usize,
     pub(crate) renewal_span: Duration,
 }
 
@@ -47,6 +48,7 @@ impl Plan {
                 standing_span: Duration::from_millis(300),
                 held: 500,
                 renewed: &[500],
+                renewal_rounds: 1,
                 // Long enough for one renewal at ttl/3.
                 renewal_span: Duration::from_millis(2500),
             };
@@ -66,6 +68,7 @@ impl Plan {
             standing_span: Duration::from_secs(3),
             held: 20_000,
             renewed: &[10_000, 100_000],
+            renewal_rounds: 3,
             // Two periods of renewal.
             renewal_span: Duration::from_secs(20),
         }

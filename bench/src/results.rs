@@ -110,6 +110,8 @@ pub(crate) struct Memory {
 /// Many locks that one process holds and renews.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Renewal {
+    #[serde(default)]
+    pub(crate) round: usize,
     pub(crate) locks: usize,
     pub(crate) ttl_s: f64,
     pub(crate) seconds: f64,
@@ -123,6 +125,9 @@ pub(crate) struct Renewal {
     pub(crate) ping_max_ms: f64,
     pub(crate) ping_p999_ms: f64,
     pub(crate) ping_max_idle_ms: f64,
+    /// The longest without the time that server or bystander stood ready and had no processor, if the kernel told.
+    #[serde(default)]
+    pub(crate) ping_max_with_processor_ms: Option<f64>,
     /// The longest single command by the server's own clock.
     pub(crate) command_max_ms: f64,
     pub(crate) lost: u64,

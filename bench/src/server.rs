@@ -72,6 +72,10 @@ impl Watched {
         Ok(value("used_cpu_user") + value("used_cpu_sys"))
     }
 
+    pub(crate) fn pid(&mut self) -> Result<u32, String> {
+        Ok(self.number("server", "process_id")? as u32)
+    }
+
     /// How many requests a contender has sent since the last reset.
     pub(crate) fn requests(&mut self, contender: Contender) -> Result<u64, String> {
         let info = self.info("commandstats")?;

@@ -200,14 +200,16 @@ fn renewal(text: &mut String, results: &Results) {
     }
     text.push_str("\n### Renewal\n\n");
     text.push_str(
-        "| locks held | ttl | renewals/s | commands/s | client core | server core | longest PING | 99.9 % | ",
+        "| locks held | ttl | renewals/s | commands/s | client core | server core | longest PING | the same with a processor | ",
     );
-    text.push_str("longest PING while idle | longest call | lost |\n");
-    text.push_str("|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n");
-    for row in &results.renewal {
+    text.push_str("99.9 % | longest PING while idle | longest call | lost |\n");
+    text.push_str("|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n");
+    let mut rows: Vec<_> = results.renewal.iter().collect();
+    rows.sort_by_key(|row| (row.locks, row.round));
+    for row in rows {
         let _ = writeln!(
             text,
-            "| {} | {} s | {} | {} | {:.1} % | {:.1} % | {:.2} ms | {:.2} ms | {:.2} ms | {:.2} ms | {} |",
+            "| {} | {} s | {} | {} | {:.1} % | {:.1} % | {:.2} ms | {} | {:.2} ms | {:.2} ms | {:.2} ms | {} |",
             row.locks,
             row.ttl_s,
             shown(row.renewals_per_second),
@@ -215,6 +217,7 @@ fn renewal(text: &mut String, results: &Results) {
             row.client_cores * 100.0,
             row.server_cores * 100.0,
             row.ping_max_ms,
+            row.ping_max_with_processor_ms.map_or_else(|| "not told".into(), |ms| format!("{ms:.2} ms")),
             row.ping_p999_ms,
             row.ping_max_idle_ms,
             row.command_max_ms,

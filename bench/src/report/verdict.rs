@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::{Crowd, median, of_crowd};
 use crate::contender::Contender;
-use crate::results::{Results, Uncontended};
+use crate::results::{Renewal, Results, Uncontended};
 
 struct Owed {
     figure: &'static str,
@@ -168,26 +168,40 @@ fn commands(results: &Results) -> Option<Owed> {
     })
 }
 
+/// Every round with the most locks.
+fn renewals(results: &Results) -> Vec<&Renewal> {
+    let most = results.renewal.iter().map(|row| row.locks).max();
+    results.renewal.iter().filter(|row| Some(row.locks) == most).collect()
+}
+
 fn renewal(results: &Results) -> Option<Owed> {
-    let most = results.renewal.iter().max_by_key(|row| row.locks)?;
+    let rounds = renewals(results);
+    let cores = median(rounds.iter().map(|row| row.client_cores))?;
+    let lost: u64 = rounds.iter().map(|row| row.lost).sum();
     Some(Owed {
         figure: "renewing 100 k locks at ttl 30 s, client",
         required: "< 10 % of one core",
-        measured: format!("{:.1} %, {} lost", most.client_cores * 100.0, most.lost),
-        is_met: most.client_cores < 0.1 && most.lost == 0,
+        measured: format!("{:.1} %, {lost} lost", cores * 100.0),
+        is_met: cores < 0.1 && lost == 0,
     })
 }
 
+/// In any round. What the machine keeps from the server is shown, but it is no stall of the server.
 fn stall(results: &Results) -> Option<Owed> {
-    let most = results.renewal.iter().max_by_key(|row| row.locks)?;
+    let rounds = renewals(results);
+    let most = |value: fn(&Renewal) -> f64| rounds.iter().map(|row| value(row)).reduce(f64::max);
+    let longest = most(|row| row.ping_max_with_processor_ms.unwrap_or(row.ping_max_ms))?;
+    let (with_machine, idle) = (most(|row| row.ping_max_ms)?, most(|row| row.ping_max_idle_ms)?);
+    let call = most(|row| row.command_max_ms)?;
+    let measured = format!(
+        "{longest:.1} ms for a bystander; {with_machine:.1} ms with the time that there was no processor to be had \
+         ({idle:.1} ms while idle; longest call {call:.1} ms)"
+    );
     Some(Owed {
-        figure: "the same, longest server stall",
+        figure: "the same, longest server stall in any round",
         required: "≤ 5 ms",
-        measured: format!(
-            "{:.1} ms for a bystander ({:.1} ms while idle), longest call {:.1} ms",
-            most.ping_max_ms, most.ping_max_idle_ms, most.command_max_ms
-        ),
-        is_met: most.ping_max_ms <= 5.0,
+        measured,
+        is_met: longest <= 5.0,
     })
 }
 

@@ -1,10 +1,12 @@
 //! The one renewal loop.
 //!
-//! Owns every hold of a client from grant to end, and renews them in batches: one request per lane at a time. It is
-//! woken by the holds' own alarms and has no timer of its own. A renewal that fails is tried again until the lease's
+//! Owns every hold of a client from grant to end, and renews them in batches: those of one lane and magnitude of ttl
+//! together, so that a few with a short ttl never wait for many with a long one; one request at a time, or a few where more
+//! are due than fit into one. It is woken by the holds' own alarms and has no timer of its own. A renewal that fails is tried again until the lease's
 //! validity ends; the end itself is declared by the lease, not here, so that it never depends on this loop.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,12 +20,16 @@ use crate::clock::sleep_until;
 use crate::lease::{Due, Hold};
 use crate::words::in_words;
 
-/// How many claims one request renews at most.
-const BATCH_MAX: usize = 4096;
+/// How many claims one request renews at most: what comes of it is seen to in one go, by a thread that others need too.
+const BATCH_MAX: usize = 256;
+/// How many requests of one track are under way at most, if all of them are full.
+const UNDER_WAY_MAX: usize = 4;
 
 #[derive(Default)]
 pub(crate) struct Keeper {
     state: Mutex<State>,
+    /// As many as there were when this was last written.
+    held_about: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -31,13 +37,20 @@ struct State {
     holds: ByClaim<Arc<Hold>>,
     rung: Vec<Arc<Hold>>,
     is_sorting: bool,
-    lanes: HashMap<u32, Lane>,
+    lanes: HashMap<Track, Lane>,
+}
+
+/// Holds of one track are renewed together: those of one lane, whose ttls differ by less than a factor of two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Track {
+    lane: u32,
+    magnitude: u32,
 }
 
 #[derive(Default)]
 struct Lane {
-    due: Vec<Arc<Hold>>,
-    is_renewing: bool,
+    due: VecDeque<Arc<Hold>>,
+    under_way: usize,
 }
 
 impl Keeper {
@@ -46,11 +59,18 @@ impl Keeper {
     }
 
     pub(crate) fn keep(&self, hold: &Arc<Hold>) {
-        self.state().holds.insert(hold.claim.id, hold.clone());
+        let mut state = self.state();
+        state.holds.insert(hold.claim.id, hold.clone());
+        self.held_about.store(state.holds.len(), Ordering::Relaxed);
     }
 
     pub(crate) fn forget(&self, id: ClaimId) {
-        let forgotten = self.state().holds.remove(&id);
+        let forgotten = {
+            let mut state = self.state();
+            let forgotten = state.holds.remove(&id);
+            self.held_about.store(state.holds.len(), Ordering::Relaxed);
+            forgotten
+        };
         // Dropped outside the lock: it may be the last reference, and holds backend code.
         drop(forgotten);
     }
@@ -63,6 +83,11 @@ impl Keeper {
         self.state().holds.len()
     }
 
+    /// The same, for those who need not know exactly.
+    pub(crate) fn held_about(&self) -> usize {
+        self.held_about.load(Ordering::Relaxed)
+    }
+
     /// A hold's alarm rang, or its revocation moved. Never blocks: called from wakers.
     pub(crate) fn ring(&self, shared: &Arc<Shared>, hold: Arc<Hold>) {
         let mut state = self.state();
@@ -73,7 +98,7 @@ impl Keeper {
     }
 }
 
-/// Hands every hold that rang to its lane, and starts the lanes that stand still.
+/// Hands every hold that rang to its track, and starts those that stand still or cannot keep up.
 async fn sort(shared: Arc<Shared>) {
     loop {
         let rung = {
@@ -87,32 +112,37 @@ async fn sort(shared: Arc<Shared>) {
         let due: Vec<_> = rung.into_iter().filter(|hold| hold.due() == Due::Renewal).collect();
         let mut state = shared.keeper.state();
         for hold in due {
-            let number = hold.lane;
-            let lane = state.lanes.entry(number).or_default();
-            lane.due.push(hold);
-            if !std::mem::replace(&mut lane.is_renewing, true) {
-                shared.spawn(renew_lane(shared.clone(), number));
+            let track = Track { lane: hold.lane, magnitude: hold.magnitude() };
+            let lane = state.lanes.entry(track).or_default();
+            lane.due.push_back(hold);
+            let is_behind = lane.due.len() > BATCH_MAX && lane.under_way < UNDER_WAY_MAX;
+            if lane.under_way == 0 || is_behind {
+                lane.under_way += 1;
+                shared.spawn(renew_track(shared.clone(), track));
             }
         }
     }
 }
 
-/// Renews what is due in one lane until nothing is.
-async fn renew_lane(shared: Arc<Shared>, number: u32) {
+/// Renews what is due on one track until nothing is. Who was due first is renewed first.
+async fn renew_track(shared: Arc<Shared>, track: Track) {
     loop {
-        let batch = {
+        let batch: Vec<_> = {
             let mut state = shared.keeper.state();
-            let Some(lane) = state.lanes.get_mut(&number) else {
+            let Some(lane) = state.lanes.get_mut(&track) else {
                 return;
             };
             if lane.due.is_empty() {
-                state.lanes.remove(&number);
+                lane.under_way -= 1;
+                if lane.under_way == 0 {
+                    state.lanes.remove(&track);
+                }
                 return;
             }
-            let left = lane.due.len().saturating_sub(BATCH_MAX);
-            lane.due.split_off(left)
+            let count = lane.due.len().min(BATCH_MAX);
+            lane.due.drain(..count).collect()
         };
-        let span = tracing::debug_span!("tenure.renew", lane = number, claims = batch.len());
+        let span = tracing::debug_span!("tenure.renew", lane = track.lane, claims = batch.len());
         renew(&shared, &batch).instrument(span).await;
     }
 }

@@ -220,7 +220,7 @@ impl Hold {
                 granted_at: grant.since,
                 valid_until,
                 ttl: grant.ttl,
-                renew_at: renewal_moment(grant.since, grant.ttl),
+                renew_at: renewal_moment(grant.since, grant.ttl, shared.keeper.held_about()),
                 is_failing: false,
                 alarm: None,
                 revoked: grant.revoked,
@@ -365,6 +365,8 @@ impl Hold {
         if matches!(self.state(), LeaseState::Lost { .. } | LeaseState::Released) {
             return;
         }
+        let shared = self.client.upgrade();
+        let held_about = shared.as_ref().map_or(0, |shared| shared.keeper.held_about());
         let mut vital = self.vital();
         if vital.end.is_some() {
             return;
@@ -373,12 +375,12 @@ impl Hold {
         let slack = vital.valid_until.saturating_since(now);
         vital.valid_until = vital.valid_until.max(sent + ttl - drift_margin(ttl));
         vital.ttl = ttl;
-        vital.renew_at = renewal_moment(sent, ttl);
+        vital.renew_at = renewal_moment(sent, ttl, held_about);
         vital.is_failing = false;
         drop(vital);
         tracing::debug!(lock = %self.claim.name, token = %self.token, ?ttl, "renewed");
         self.changed.notify_waiters();
-        if let Some(shared) = self.client.upgrade() {
+        if let Some(shared) = shared {
             shared.meters.renewed(slack);
             self.schedule(&shared, now);
         }
@@ -398,6 +400,11 @@ impl Hold {
         self.poll_revoked();
         let vital = self.vital();
         if vital.end.is_none() && self.clock.now() >= vital.renew_at { Due::Renewal } else { Due::Nothing }
+    }
+
+    /// How long its ttl is, by powers of two.
+    pub(crate) fn magnitude(&self) -> u32 {
+        self.vital().ttl.as_millis().max(1).ilog2()
     }
 
     /// The longest that an answer to a renewal is worth waiting for.
@@ -468,11 +475,16 @@ fn told_early(ttl: Duration) -> Duration {
     (ttl / 200).min(Duration::from_millis(20)) + Duration::from_millis(1)
 }
 
+/// How many leases may be due at the same moment, if they were taken at any: more are a burst of work, on a machine that
+/// others use too.
+const DUE_AT_ONCE: usize = 64;
+
 /// When to renew: a third into the ttl, or a little earlier. Rounded down to a grid, so that leases taken at about the
-/// same time are renewed in one request.
-fn renewal_moment(since: BootInstant, ttl: Duration) -> BootInstant {
+/// same time are renewed in one request; the more are held, the finer.
+fn renewal_moment(since: BootInstant, ttl: Duration, held: usize) -> BootInstant {
     let third = (since + ttl / 3).as_nanos();
-    let widest = u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX) / 24;
+    let finer = u64::try_from(held / (24 * DUE_AT_ONCE)).unwrap_or(u64::MAX).max(1);
+    let widest = u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX) / 24 / finer;
     let grid = 1 << widest.max(1).ilog2();
     BootInstant::from_nanos(third - third % grid)
 }
@@ -488,11 +500,24 @@ mod tests {
             let mut moments = std::collections::BTreeSet::new();
             for i in 0..1000 {
                 let since = BootInstant::from_nanos(1 << 50) + ttl / 1000 * i;
-                let at = renewal_moment(since, ttl);
+                let at = renewal_moment(since, ttl, 1000);
                 assert!(at <= since + ttl / 3 && at > since + ttl / 4, "{ttl:?}");
                 moments.insert(at);
             }
             assert!(moments.len() <= 50, "{} batches for 1000 leases over one ttl", moments.len());
         }
+    }
+
+    /// A hundred thousand that were taken within a second rang at the same moment, and kept two processors busy.
+    #[test]
+    fn many_leases_are_not_all_due_at_once() {
+        let (ttl, held) = (Duration::from_secs(30), 100_000);
+        let mut due = std::collections::BTreeMap::<_, usize>::new();
+        for i in 0..held {
+            let since = BootInstant::from_nanos(1 << 50) + ttl / 100_000 * u32::try_from(i).unwrap();
+            *due.entry(renewal_moment(since, ttl, held)).or_default() += 1;
+        }
+        let most = due.values().max().unwrap();
+        assert!(*most <= DUE_AT_ONCE && *most > DUE_AT_ONCE / 4, "{most}");
     }
 }

@@ -15,23 +15,31 @@ use tenure_core::{
     SystemEntropy, Trail, Why, async_trait,
 };
 
-/// A memory store in simulated time, whose attempts are answered late, and which is away until some moment.
+/// A memory store in simulated time, whose attempts are answered late, which takes its time to renew, and which is away
+/// until some moment.
 #[derive(Debug, Clone)]
 struct Late {
     memory: Memory,
     clock: SimClock,
     attempts_late_by: Duration,
+    renews_one_in: Duration,
     away_until: Arc<Mutex<BootInstant>>,
     is_forgetful: Arc<AtomicBool>,
 }
 
 impl Late {
     fn new(attempts_late_by: Duration) -> (Self, Locks) {
+        Self::slow(attempts_late_by, Duration::ZERO)
+    }
+
+    fn slow(attempts_late_by: Duration, renews_one_in: Duration) -> (Self, Locks) {
         let clock = SimClock::new();
         let memory = Memory::with(Arc::new(clock.clone()), Rules::DEFAULT);
         let away_until = Arc::new(Mutex::new(clock.now()));
         let is_forgetful = Arc::new(AtomicBool::new(false));
-        let late = Self { memory, clock: clock.clone(), attempts_late_by, away_until, is_forgetful };
+        let clock_too = clock.clone();
+        let late =
+            Self { memory, clock: clock_too, attempts_late_by, renews_one_in, away_until, is_forgetful };
         let seams = Seams { clock: Arc::new(clock), entropy: Arc::new(SystemEntropy) };
         (late.clone(), Locks::with(Arc::new(late), seams))
     }
@@ -77,6 +85,7 @@ impl Backend for Late {
         } else {
             self.answer()
         };
+        self.pause(self.renews_one_in * u32::try_from(claims.len()).unwrap()).await;
         match lost {
             Ok(()) => self.memory.renew(claims).await,
             Err(error) => claims.iter().map(|_| Err(error.clone())).collect(),
@@ -138,6 +147,25 @@ async fn a_lease_bears_an_outage_shorter_than_its_validity_and_no_longer() {
         late.pause(TTL * 3).await;
         assert!(matches!(guard.state(), LeaseState::Lost { why: Why::Expired }), "never back from lost");
         assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
+    };
+    late.clock.clone().run(scene).await;
+}
+
+/// They were renewed in one request, which took longer than the short one had, and whose answer was given up when it was due:
+/// the short one was lost, and thousands of others were renewed over and over.
+#[tokio::test]
+async fn one_with_a_short_ttl_beside_many_with_a_long_one() {
+    let (late, locks) = Late::slow(Duration::ZERO, Duration::from_micros(20));
+    let scene = async {
+        let mut many = Vec::new();
+        for i in 0..5000 {
+            many.push(locks.lock(format!("many/{i}")).ttl(TTL).acquire().await.unwrap());
+        }
+        let short = locks.lock("short").ttl(Duration::from_millis(60)).acquire().await.unwrap();
+        late.pause(TTL * 3).await;
+        assert!(short.is_held(), "{:?}", short.state());
+        assert!(many.iter().all(|guard| guard.is_held()));
+        assert_eq!(locks.stats().renewals_failed, 0);
     };
     late.clock.clone().run(scene).await;
 }

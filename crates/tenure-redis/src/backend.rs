@@ -22,6 +22,7 @@ use crate::keys::{Keys, Layout};
 use crate::native;
 use crate::newcomers::{Newcomers, Standing};
 use crate::pushes::{News, Orphan, Pushes, Waiting};
+use crate::renewals::Pace;
 use crate::reply::{self, Answers, Attempted, garbled, unsigned};
 use crate::scripts::{Filled, Script};
 use crate::server::Means;
@@ -56,6 +57,7 @@ pub(crate) struct Inner {
     pub(crate) finds_busy: AtomicBool,
     /// The last release handed its lock to another claim of this process.
     pub(crate) hands_to_own: AtomicBool,
+    pub(crate) pace: Pace,
     capabilities: Capabilities,
     pub(crate) attempts: Batch,
     pub(crate) releases: Batch,
@@ -101,6 +103,7 @@ impl Redis {
             succession: Succession::default(),
             finds_busy: AtomicBool::new(false),
             hands_to_own: AtomicBool::new(false),
+            pace: Pace::default(),
             capabilities,
             attempts: Batch::new(|scripts| &scripts.attempt),
             releases: Batch::new(|scripts| &scripts.release),

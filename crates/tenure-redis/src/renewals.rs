@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::stream::{self, StreamExt};
 use redis::{Cmd, Value};
 use tenure_core::clock::sleep_until;
-use tenure_core::{Answer, Claim, Reason, Renewal, Why};
+use tenure_core::{Answer, BootInstant, Claim, Clock, Reason, Renewal, Why};
 
 use crate::attention::Watch;
 use crate::backend::{Inner, header, millis, value_of};
@@ -17,27 +17,49 @@ use crate::supervisor::Live;
 
 /// How many claims one script call renews at most: more would hold up the server's other clients.
 const RENEW_AT_ONCE: usize = 64;
-/// How many such calls are under way at a time: enough for a server that is far away.
+/// How many such calls one request has under way at a time.
 const RENEWALS_UNDER_WAY: usize = 4;
-/// How long after one such call the next is sent. It takes the server about half of that; the rest is for others.
-const RENEWAL_EVERY: Duration = Duration::from_micros(500);
-/// What part of the shortest ttl may pass until the last of them is sent.
-const RENEWALS_WITHIN: u32 = 32;
+/// How long after one such call the next is sent, at the most. It takes the server about an eighth of that; the rest is for
+/// others.
+const RENEWAL_EVERY: Duration = Duration::from_millis(2);
+/// What part of their ttl it may take to renew everything that this process holds.
+const RENEWALS_WITHIN: u32 = 10;
+
+/// When the next call may be sent, for each magnitude of ttl: the short ones do not wait for the long ones.
+#[derive(Debug, Default)]
+pub(crate) struct Pace([tokio::sync::Mutex<Option<BootInstant>>; 32]);
+
+impl Pace {
+    /// Waits for the turn of a call that renews claims with such a ttl, if the next may be sent `every` so often. One turn
+    /// after the other, however late they come: never several at once to make up for lost time.
+    async fn turn(&self, clock: &Arc<dyn Clock>, ttl: Duration, every: Duration) {
+        let magnitude = millis(ttl).max(1).ilog2() as usize;
+        let mut next = self.0[magnitude.min(self.0.len() - 1)].lock().await;
+        if let Some(at) = *next {
+            sleep_until(clock.clone(), at).await;
+        }
+        *next = Some(clock.now() + every);
+    }
+}
 
 /// Renews all of them, in as many calls as it takes.
 pub(crate) async fn renew(inner: &Inner, claims: &[Arc<Claim>]) -> Vec<Answer<Renewal>> {
     let ttl = claims.iter().map(|claim| claim.ttl.get()).min().unwrap_or_default();
-    let calls = u32::try_from(claims.len().div_ceil(RENEW_AT_ONCE)).unwrap_or(u32::MAX);
-    let every = RENEWAL_EVERY.min(ttl / RENEWALS_WITHIN / calls.max(1));
-    let start = inner.clock.now();
-    let calls = (0..).zip(claims.chunks(RENEW_AT_ONCE)).map(|(number, batch)| async move {
-        sleep_until(inner.clock.clone(), start + every * number).await;
+    let every = every(ttl, claims.len().max(inner.pushes.len()));
+    let calls = claims.chunks(RENEW_AT_ONCE).map(|batch| async move {
+        inner.pace.turn(&inner.clock, ttl, every).await;
         renew_together(inner, batch).await
     });
     // Collected first: it would not be `Send` otherwise.
     let calls: Vec<_> = calls.collect();
     let renewed: Vec<_> = stream::iter(calls).buffered(RENEWALS_UNDER_WAY).collect().await;
     renewed.concat()
+}
+
+/// How long after one call the next is sent, if so many claims with such a ttl may be due at the same time.
+fn every(ttl: Duration, claims: usize) -> Duration {
+    let calls = u32::try_from(claims.div_ceil(RENEW_AT_ONCE)).unwrap_or(u32::MAX);
+    RENEWAL_EVERY.min(ttl / RENEWALS_WITHIN / calls.max(1))
 }
 
 /// Renews them in one call.
@@ -80,5 +102,40 @@ async fn renew_together(inner: &Inner, claims: &[Arc<Claim>]) -> Vec<Answer<Rene
             })
             .collect(),
         Err(error) => claims.iter().map(|_| Err(error.clone())).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_core::clock::SystemClock;
+
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn everything_that_is_held_is_renewed_within_a_tenth_of_its_ttl() {
+        for claims in [1_usize, 64, 65, 1000, 100_000, 1_000_000] {
+            for ttl in [Duration::from_millis(50), TTL, Duration::from_secs(86_400)] {
+                let calls = u32::try_from(claims.div_ceil(RENEW_AT_ONCE)).unwrap();
+                let every = every(ttl, claims);
+                assert!(
+                    every <= RENEWAL_EVERY && every * calls <= ttl / 10,
+                    "{claims} with {ttl:?}: {every:?}"
+                );
+            }
+        }
+    }
+
+    /// Four calls that come at once are sent at some distance; one with a short ttl does not wait for them.
+    #[tokio::test]
+    async fn turns_are_taken_one_after_the_other_by_magnitude() {
+        let (clock, every): (Arc<dyn Clock>, _) = (Arc::new(SystemClock), Duration::from_millis(20));
+        let (pace, start) = (Pace::default(), clock.now());
+        futures_util::future::join_all((0..4).map(|_| pace.turn(&clock, TTL, every))).await;
+        assert!(clock.now() >= start + every * 3);
+        pace.turn(&clock, TTL, TTL * 1000).await;
+        let short = pace.turn(&clock, TTL / 100, every);
+        tokio::time::timeout(TTL, short).await.expect("it need not wait");
     }
 }
