@@ -282,7 +282,8 @@ impl Batch {
         let Some((receiver, needs_carrier)) = self.gather(&mut request) else {
             let is_release = !request.as_ref().is_some_and(Request::is_attempt);
             let inner = inner.clone();
-            let alone = async move {
+            // In a box: it would make every request larger, also those that travel with others.
+            let alone = Box::pin(async move {
                 let batch = which(&inner);
                 let _alone = Alone(batch);
                 // Where others wait, the processor is theirs; but if it is the answer that they wait for.
@@ -293,8 +294,8 @@ impl Batch {
                 };
                 let mut answers = batch.call(&inner, request.as_slice(), watch).await?;
                 answers.pop().unwrap_or_else(|| Err(StoreError::unknown("no answer")))
-            };
-            return if is_release { CarriedThrough::new(alone).await } else { alone.await };
+            });
+            return if is_release { CarriedThrough(Some(alone)).await } else { alone.await };
         };
         if needs_carrier {
             Self::start_carrier(inner, which);
