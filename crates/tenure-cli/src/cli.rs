@@ -133,6 +133,22 @@ impl WaitArgs {
     }
 }
 
+/// How long a command has to end by itself.
+#[derive(Debug, Args)]
+pub(crate) struct GraceArg {
+    /// How long the command has between TERM and KILL [default: 5s, or a quarter of the ttl if that is less]
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
+    pub(crate) grace: Option<Duration>,
+}
+
+/// What is told to whoever looks.
+#[derive(Debug, Args)]
+pub(crate) struct ReasonArg {
+    /// Why, for others to read
+    #[arg(long, value_name = "TEXT", value_parser = reason)]
+    pub(crate) reason: Option<Reason>,
+}
+
 /// How to hold it. Alone, if nothing is said.
 #[derive(Debug, Args)]
 pub(crate) struct ModeArgs {
@@ -170,15 +186,13 @@ pub(crate) struct Run {
     /// What becomes of the command when the lock is lost
     #[arg(long, value_name = "HOW", default_value = "term")]
     pub(crate) on_lost: OnLost,
-    /// How long the command has between TERM and KILL [default: 5s, or a quarter of the ttl if that is less]
-    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
-    pub(crate) grace: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) grace: GraceArg,
     /// Exit with this code, not 75, when the lock is busy
     #[arg(short = 'E', value_name = "CODE")]
     pub(crate) busy_code: Option<u8>,
-    /// Why, for others to read
-    #[arg(long, value_name = "TEXT", value_parser = reason)]
-    pub(crate) reason: Option<Reason>,
+    #[command(flatten)]
+    pub(crate) reason: ReasonArg,
     #[command(flatten)]
     pub(crate) foreign: FlockLetters,
     /// The command and its arguments; no shell is involved
@@ -206,15 +220,13 @@ pub(crate) struct Once {
     pub(crate) ttl: TtlArg,
     #[command(flatten)]
     pub(crate) wait: WaitArgs,
-    /// How long the command has between TERM and KILL [default: 5s, or a quarter of the ttl if that is less]
-    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
-    pub(crate) grace: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) grace: GraceArg,
     /// Exit with this code, not 75, when another call is at it
     #[arg(short = 'E', value_name = "CODE")]
     pub(crate) busy_code: Option<u8>,
-    /// Why, for others to read
-    #[arg(long, value_name = "TEXT", value_parser = reason)]
-    pub(crate) reason: Option<Reason>,
+    #[command(flatten)]
+    pub(crate) reason: ReasonArg,
     /// Tell how it stands, and run nothing: exit 0 done, 1 open, 75 in progress
     #[arg(long, conflicts_with = "command")]
     pub(crate) status: bool,
@@ -240,12 +252,10 @@ pub(crate) struct Elect {
     pub(crate) name: LockName,
     #[command(flatten)]
     pub(crate) ttl: TtlArg,
-    /// How long the command has between TERM and KILL [default: 5s, or a quarter of the ttl if that is less]
-    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
-    pub(crate) grace: Option<Duration>,
-    /// Why, for others to read
-    #[arg(long, value_name = "TEXT", value_parser = reason)]
-    pub(crate) reason: Option<Reason>,
+    #[command(flatten)]
+    pub(crate) grace: GraceArg,
+    #[command(flatten)]
+    pub(crate) reason: ReasonArg,
     /// The command and its arguments; no shell is involved
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
@@ -310,9 +320,8 @@ pub(crate) struct Acquire {
     /// Exit with this code, not 75, when the lock is busy
     #[arg(short = 'E', value_name = "CODE")]
     pub(crate) busy_code: Option<u8>,
-    /// Why, for others to read
-    #[arg(long, value_name = "TEXT", value_parser = reason)]
-    pub(crate) reason: Option<Reason>,
+    #[command(flatten)]
+    pub(crate) reason: ReasonArg,
     /// Print lines for `eval`: export TENURE_CLAIM and TENURE_TOKEN
     #[arg(long, conflicts_with = "json")]
     pub(crate) export: bool,

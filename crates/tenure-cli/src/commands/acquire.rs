@@ -22,7 +22,7 @@ pub(crate) fn run(global: &Global, args: &Acquire) -> Outcome {
         let store = Store::open(global).await?;
         let wait = args.wait.wait();
         let mut lock = wanted(&store, &args.name, &args.ttl, &args.mode, wait).tie(Tie::Ttl);
-        if let Some(reason) = &args.reason {
+        if let Some(reason) = &args.reason.reason {
             lock = lock.reason(reason.as_str());
         }
         let guard = match wait_for(&store, lock.acquire(), &args.name, wait, &events).await {

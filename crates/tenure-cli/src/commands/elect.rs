@@ -23,14 +23,14 @@ use crate::wrapper::Wrapper;
 const CAMPAIGN_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(global: &Global, args: &Elect) -> Outcome<u8> {
-    let job = Job::new(&args.name, &args.ttl, OnLost::Term, args.grace, &args.command)?;
+    let job = Job::new(&args.name, &args.ttl, OnLost::Term, args.grace.grace, &args.command)?;
     let signals = Blocked::new(FORWARDED.into_iter().chain(STOPPING));
     let signals = signals.map_err(internal("take over signals"))?;
     block_on(async {
         let events = signals.events().map_err(internal("read signals"))?;
         let store = Store::open(global).await?;
         child_env::refuse_nested(&store, &args.name).await?;
-        let (reason, format) = (args.reason.as_ref(), global.log_format);
+        let (reason, format) = (args.reason.reason.as_ref(), global.log_format);
         let candidate = Candidate { job: &job, store: &store, events: &events, reason, format };
         let end = candidate.stand().await;
         store.close(GIVE_BACK_WITHIN).await;

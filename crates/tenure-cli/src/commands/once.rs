@@ -28,7 +28,7 @@ pub(crate) fn run(global: &Global, args: &cli::Once) -> Outcome<u8> {
     if args.status || args.forget {
         return block_on(look(global, args)).map(ExitCode::number);
     }
-    let job = Job::new(&args.name, &args.ttl, OnLost::Term, args.grace, &args.command)?;
+    let job = Job::new(&args.name, &args.ttl, OnLost::Term, args.grace.grace, &args.command)?;
     let signals = Blocked::new(FORWARDED.into_iter().chain(STOPPING));
     let signals = signals.map_err(internal("take over signals"))?;
     block_on(async {
@@ -45,7 +45,7 @@ async fn once(args: &cli::Once, job: &Job<'_>, store: &Store, events: &Events) -
     let wait = args.wait.wait();
     let mut once =
         store.locks.once(&args.name).ttl(job.ttl).keep(args.keep).wait(wait.unwrap_or(Duration::MAX));
-    if let Some(reason) = &args.reason {
+    if let Some(reason) = &args.reason.reason {
         once = once.reason(reason.as_str());
     }
     let (begun, seen) = (Notify::new(), Seen::default());

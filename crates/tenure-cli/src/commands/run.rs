@@ -19,7 +19,7 @@ pub(crate) fn run(global: &Global, args: &Run) -> Outcome<u8> {
         let what = format!("{letter} of flock(1) means nothing here");
         return Err(Failure::new(ExitCode::Usage, what).hint(instead));
     }
-    let job = Job::new(&args.name, &args.ttl, args.on_lost, args.grace, &args.command)?;
+    let job = Job::new(&args.name, &args.ttl, args.on_lost, args.grace.grace, &args.command)?;
     let signals = Blocked::new(FORWARDED.into_iter().chain(STOPPING));
     let signals = signals.map_err(internal("take over signals"))?;
     block_on(async {
@@ -51,7 +51,7 @@ pub(crate) fn run(global: &Global, args: &Run) -> Outcome<u8> {
 
 fn lock(args: &Run, store: &Store, wait: Option<Duration>) -> Lock {
     let lock = wanted(store, &args.name, &args.ttl, &args.mode, wait);
-    match &args.reason {
+    match &args.reason.reason {
         Some(reason) => lock.reason(reason.as_str()),
         None => lock,
     }
