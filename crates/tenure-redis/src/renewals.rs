@@ -19,8 +19,8 @@ use crate::supervisor::Live;
 const RENEW_AT_ONCE: usize = 64;
 /// How many such calls one request has under way at a time.
 const RENEWALS_UNDER_WAY: usize = 4;
-/// How long after one such call the next is sent, at the most. It takes the server about an eighth of that; the rest is for
-/// others.
+/// How long after such a call, if it was full, the next is sent, at the most. It takes the server about an eighth of that; the
+/// rest is for others.
 const RENEWAL_EVERY: Duration = Duration::from_millis(2);
 /// What part of their ttl it may take to renew everything that this process holds.
 const RENEWALS_WITHIN: u32 = 10;
@@ -30,24 +30,24 @@ const RENEWALS_WITHIN: u32 = 10;
 pub(crate) struct Pace([tokio::sync::Mutex<Option<BootInstant>>; 32]);
 
 impl Pace {
-    /// Waits for the turn of a call that renews claims with such a ttl, if the next may be sent `every` so often. One turn
-    /// after the other, however late they come: never several at once to make up for lost time.
-    async fn turn(&self, clock: &Arc<dyn Clock>, ttl: Duration, every: Duration) {
+    /// Waits for the turn of a call that renews claims with such a ttl; the next is `pause` later. One turn after the other,
+    /// however late they come: never several at once to make up for lost time.
+    async fn turn(&self, clock: &Arc<dyn Clock>, ttl: Duration, pause: Duration) {
         let magnitude = millis(ttl).max(1).ilog2() as usize;
         let mut next = self.0[magnitude.min(self.0.len() - 1)].lock().await;
         if let Some(at) = *next {
             sleep_until(clock.clone(), at).await;
         }
-        *next = Some(clock.now() + every);
+        *next = Some(clock.now() + pause);
     }
 }
 
 /// Renews all of them, in as many calls as it takes.
 pub(crate) async fn renew(inner: &Inner, claims: &[Arc<Claim>]) -> Vec<Answer<Renewal>> {
     let ttl = claims.iter().map(|claim| claim.ttl.get()).min().unwrap_or_default();
-    let every = every(ttl, claims.len().max(inner.pushes.len()));
+    let held = claims.len().max(inner.pushes.len());
     let calls = claims.chunks(RENEW_AT_ONCE).map(|batch| async move {
-        inner.pace.turn(&inner.clock, ttl, every).await;
+        inner.pace.turn(&inner.clock, ttl, pause_after(batch.len(), ttl, held)).await;
         renew_together(inner, batch).await
     });
     // Collected first: it would not be `Send` otherwise.
@@ -56,10 +56,11 @@ pub(crate) async fn renew(inner: &Inner, claims: &[Arc<Claim>]) -> Vec<Answer<Re
     renewed.concat()
 }
 
-/// How long after one call the next is sent, if so many claims with such a ttl may be due at the same time.
-fn every(ttl: Duration, claims: usize) -> Duration {
-    let calls = u32::try_from(claims.div_ceil(RENEW_AT_ONCE)).unwrap_or(u32::MAX);
-    RENEWAL_EVERY.min(ttl / RENEWALS_WITHIN / calls.max(1))
+/// How long after a call that renews some claims the next is sent, if so many more with such a ttl may be due.
+fn pause_after(renewed: usize, ttl: Duration, held: usize) -> Duration {
+    let held = u32::try_from(held.max(1)).unwrap_or(u32::MAX);
+    let each = (RENEWAL_EVERY / RENEW_AT_ONCE as u32).min(ttl / RENEWALS_WITHIN / held);
+    each * renewed as u32
 }
 
 /// Renews them in one call.
@@ -113,18 +114,23 @@ mod tests {
 
     const TTL: Duration = Duration::from_secs(30);
 
+    /// However many of them go in a call.
     #[test]
     fn everything_that_is_held_is_renewed_within_a_tenth_of_its_ttl() {
-        for claims in [1_usize, 64, 65, 1000, 100_000, 1_000_000] {
+        for held in [1_u32, 64, 65, 1000, 100_000, 1_000_000] {
             for ttl in [Duration::from_millis(50), TTL, Duration::from_secs(86_400)] {
-                let calls = u32::try_from(claims.div_ceil(RENEW_AT_ONCE)).unwrap();
-                let every = every(ttl, claims);
-                assert!(
-                    every <= RENEWAL_EVERY && every * calls <= ttl / 10,
-                    "{claims} with {ttl:?}: {every:?}"
-                );
+                for renewed in [1, RENEW_AT_ONCE] {
+                    let pause = pause_after(renewed, ttl, held as usize);
+                    let calls = held.div_ceil(renewed as u32);
+                    assert!(pause <= RENEWAL_EVERY, "{pause:?}");
+                    assert!(
+                        pause * (calls - 1) <= ttl / 10,
+                        "{held} with {ttl:?}, {renewed} a call: {pause:?}"
+                    );
+                }
             }
         }
+        assert_eq!(pause_after(RENEW_AT_ONCE, TTL, 10_000), RENEWAL_EVERY);
     }
 
     /// Four calls that come at once are sent at some distance; one with a short ttl does not wait for them.
