@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{ask, connect, leftovers};
+use tenure_core::clock::{SystemClock, sleep_until};
 use tenure_core::queue::Rules;
-use tenure_core::{Entropy, Locks, SystemEntropy};
+use tenure_core::{Clock, Entropy, Guard, Locks, SystemEntropy};
+use tenure_testkit::proxy::{Fault, Proxy, Way};
 use tenure_testkit::servers::{Kind, Server};
 
 /// How many script calls the server has had.
@@ -18,6 +20,35 @@ async fn script_calls(url: &str) -> u64 {
         line.and_then(|line| line.split(',').next()?.parse::<u64>().ok()).unwrap_or(0)
     };
     calls("cmdstat_evalsha") + calls("cmdstat_eval")
+}
+
+/// The round trip takes a tenth of the time that there is: many calls must be under way at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn thousands_of_locks_are_renewed_in_time_by_a_server_far_away() {
+    const LOCKS: u64 = 8000;
+    let server = Server::start(Kind::Redis7);
+    let proxy = Proxy::start(server.address()).await;
+    let locks = Locks::new(connect(&proxy.url(), Rules::DEFAULT).await);
+    let ttl = Duration::from_secs(3);
+    let all = (0..LOCKS).map(|i| locks.lock(format!("far/{i}")).ttl(ttl).acquire());
+    let guards = futures_util::future::try_join_all(all).await.unwrap();
+    for way in [Way::Out, Way::Back] {
+        proxy.set(way, Fault { delay: Duration::from_millis(50), ..Fault::default() });
+    }
+    let clock = Arc::new(SystemClock);
+    let end = clock.now() + ttl * 2;
+    tokio::select! {
+        (why, ..) = futures_util::future::select_all(guards.iter().map(|guard| Box::pin(guard.lost()))) => {
+            panic!("{why:?}, {:?} before the end", end.saturating_since(clock.now()));
+        }
+        () = sleep_until(clock.clone(), end) => {}
+    }
+    assert!(locks.stats().renewed >= LOCKS);
+    proxy.heal();
+    for released in futures_util::future::join_all(guards.into_iter().map(Guard::release)).await {
+        released.unwrap();
+    }
+    assert_eq!(leftovers(&server.url()).await, Vec::<String>::new());
 }
 
 /// One command to join the line, one to give the lock back; the hand-over itself is part of the second.
