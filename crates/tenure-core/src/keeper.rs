@@ -1,9 +1,10 @@
 //! The one renewal loop.
 //!
 //! Owns every hold of a client from grant to end, and renews them in batches: those of one lane and magnitude of ttl
-//! together, so that a few with a short ttl never wait for many with a long one; one request at a time, or a few where more
-//! are due than fit into one. It is woken by the holds' own alarms and has no timer of its own. A renewal that fails is tried again until the lease's
-//! validity ends; the end itself is declared by the lease, not here, so that it never depends on this loop.
+//! together, so that a few with a short ttl never wait for many with a long one; one request at a time, or a few where
+//! more are due than fit into one. It is woken by the holds' own alarms and has no timer of its own. A renewal that
+//! fails is tried again until the lease's validity ends; the end itself is declared by the lease, not here, so that it
+//! never depends on this loop.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
