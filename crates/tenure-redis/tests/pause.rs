@@ -8,10 +8,9 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use common::connect;
-use rustix::process::{Pid, Signal, kill_process};
 use tenure_core::Locks;
 use tenure_core::queue::Rules;
-use tenure_testkit::servers::{Kind, Server};
+use tenure_testkit::servers::{Kind, Server, pause, resume};
 
 const TTL: Duration = Duration::from_secs(2);
 
@@ -51,8 +50,7 @@ async fn a_stopped_waiter_does_not_believe_its_old_grant() {
     while locks.inspect("stopped").await.unwrap().waiters.is_empty() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let pid = Pid::from_raw(i32::try_from(waiter.id()).unwrap()).unwrap();
-    kill_process(pid, Signal::STOP).unwrap();
+    pause(waiter.id());
     let before = first.token();
     first.release().await.unwrap();
     let granted = locks.inspect("stopped").await.unwrap();
@@ -62,7 +60,7 @@ async fn a_stopped_waiter_does_not_believe_its_old_grant() {
     // Its ttl ends, and we take the lock.
     let second = locks.lock("stopped").acquire().await.unwrap();
     assert!(second.token() > pushed);
-    kill_process(pid, Signal::CONT).unwrap();
+    resume(waiter.id());
     let early = tells.recv_timeout(Duration::from_millis(1500));
     assert!(second.is_held());
     assert!(early.is_err(), "it believed a grant that had ended: two held the lock");

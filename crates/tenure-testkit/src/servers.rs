@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tempfile::TempDir;
 
 /// How long a server may take to start.
@@ -230,19 +230,14 @@ impl Server {
         self.child.as_ref().expect("it runs").id()
     }
 
-    fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(i32::try_from(self.pid()).expect("a process id")).expect("not zero");
-        kill_process(pid, signal).expect("it is ours to signal");
-    }
-
-    /// Stops its process where it stands (`SIGSTOP`).
+    /// Stops its process where it stands.
     pub fn pause(&self) {
-        self.signal(Signal::STOP);
+        pause(self.pid());
     }
 
-    /// Lets it go on (`SIGCONT`).
+    /// Lets it go on.
     pub fn resume(&self) {
-        self.signal(Signal::CONT);
+        resume(self.pid());
     }
 
     /// Kills it without warning.
@@ -267,6 +262,29 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Stops a child of this process where it stands (`SIGSTOP`), and returns when it does: it goes on for a moment after the
+/// signal was sent.
+///
+/// # Panics
+/// If there is no such child.
+pub fn pause(child: u32) {
+    kill_process(pid(child), Signal::STOP).expect("it is ours to signal");
+    let stopped = waitid(WaitId::Pid(pid(child)), WaitIdOptions::STOPPED).expect("it is a child of ours");
+    assert!(stopped.is_some_and(|status| status.stopped()), "it ended");
+}
+
+/// Lets a process go on that was [paused](pause).
+///
+/// # Panics
+/// If there is no such process.
+pub fn resume(child: u32) {
+    kill_process(pid(child), Signal::CONT).expect("it is ours to signal");
+}
+
+fn pid(number: u32) -> Pid {
+    Pid::from_raw(i32::try_from(number).expect("a process id")).expect("not zero")
 }
 
 /// A port of the loopback interface that was free a moment ago.
