@@ -38,7 +38,7 @@ struct State {
     holds: ByClaim<Arc<Hold>>,
     rung: Vec<Arc<Hold>>,
     is_sorting: bool,
-    lanes: HashMap<Track, Lane>,
+    tracks: HashMap<Track, Backlog>,
 }
 
 /// Holds of one track are renewed together: those of one lane, whose ttls differ by less than a factor of two.
@@ -49,7 +49,7 @@ struct Track {
 }
 
 #[derive(Default)]
-struct Lane {
+struct Backlog {
     due: VecDeque<Arc<Hold>>,
     under_way: usize,
 }
@@ -114,11 +114,11 @@ async fn sort(shared: Arc<Shared>) {
         let mut state = shared.keeper.state();
         for hold in due {
             let track = Track { lane: hold.lane, magnitude: hold.magnitude() };
-            let lane = state.lanes.entry(track).or_default();
-            lane.due.push_back(hold);
-            let is_behind = lane.due.len() > BATCH_MAX && lane.under_way < UNDER_WAY_MAX;
-            if lane.under_way == 0 || is_behind {
-                lane.under_way += 1;
+            let backlog = state.tracks.entry(track).or_default();
+            backlog.due.push_back(hold);
+            let is_behind = backlog.due.len() > BATCH_MAX && backlog.under_way < UNDER_WAY_MAX;
+            if backlog.under_way == 0 || is_behind {
+                backlog.under_way += 1;
                 shared.spawn(renew_track(shared.clone(), track));
             }
         }
@@ -130,18 +130,18 @@ async fn renew_track(shared: Arc<Shared>, track: Track) {
     loop {
         let batch: Vec<_> = {
             let mut state = shared.keeper.state();
-            let Some(lane) = state.lanes.get_mut(&track) else {
+            let Some(backlog) = state.tracks.get_mut(&track) else {
                 return;
             };
-            if lane.due.is_empty() {
-                lane.under_way -= 1;
-                if lane.under_way == 0 {
-                    state.lanes.remove(&track);
+            if backlog.due.is_empty() {
+                backlog.under_way -= 1;
+                if backlog.under_way == 0 {
+                    state.tracks.remove(&track);
                 }
                 return;
             }
-            let count = lane.due.len().min(BATCH_MAX);
-            lane.due.drain(..count).collect()
+            let count = backlog.due.len().min(BATCH_MAX);
+            backlog.due.drain(..count).collect()
         };
         let span = tracing::debug_span!("tenure.renew", lane = track.lane, claims = batch.len());
         renew(&shared, &batch).instrument(span).await;
