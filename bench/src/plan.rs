@@ -60,7 +60,7 @@ impl Plan {
             uncontended_span: Duration::from_millis(1500),
             waiters: &[2, 16, 128, 1000],
             processes: &[1, 4],
-            handover_rounds: 3,
+            handover_rounds: 5,
             warm_up: Duration::from_millis(1000),
             handover_span: Duration::from_millis(2000),
             settle: Duration::from_secs(1),

@@ -40,7 +40,11 @@ impl Worker {
         let mut command = match contender {
             Contender::RedisPy => peers::redis_py(),
             Contender::Redlock => peers::redlock(),
-            Contender::Tenure | Contender::Rslock | Contender::Plain | Contender::Counted => {
+            Contender::Tenure
+            | Contender::TenureStored
+            | Contender::Rslock
+            | Contender::Plain
+            | Contender::Counted => {
                 let this = std::env::current_exe().map_err(|error| error.to_string())?;
                 let mut command = Command::new(this);
                 command.args(["worker", contender.name()]);

@@ -164,10 +164,14 @@ mod tests {
         };
         let even = said([1000.0, 800.0, 900.0, 1000.0]);
         assert!(even.contains("| at most 30 % slower | 20 % in 4 (1000, 800, 900, 1000/s) | met |"));
-        assert!(even.contains("| within 30 %, to the letter | 20 % in 4 | met |"));
+        assert!(even.contains("| within 30 %, to the letter | 20 % in 4 (1000, 800, 900, 1000/s) | met |"));
         let faster = said([1000.0, 900.0, 4000.0, 5000.0]);
         assert!(faster.contains("| at most 30 % slower | 10 % in 4 (1000, 900, 4000, 5000/s) | met |"));
-        assert!(faster.contains("| within 30 %, to the letter | 82 % in 4 | **missed** |"));
+        assert!(
+            faster.contains(
+                "| within 30 %, to the letter | 82 % in 4 (1000, 900, 4000, 5000/s) | **missed** |"
+            )
+        );
         let slower = said([1000.0, 900.0, 650.0, 2000.0]);
         assert!(slower.contains("| at most 30 % slower | 35 % in 4 (1000, 900, 650, 2000/s) | **missed** |"));
     }

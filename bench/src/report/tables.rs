@@ -59,7 +59,7 @@ fn uncontended(text: &mut String, results: &Results) {
             median(rows.map(value)).unwrap_or(0.0)
         };
         let plain = of(Contender::Plain, |row| row.pairs_per_second);
-        for contender in Contender::ALL {
+        for contender in Contender::UNCONTENDED {
             let rate = of(contender, |row| row.pairs_per_second);
             let _ = writeln!(
                 text,
@@ -94,7 +94,7 @@ fn handover(text: &mut String, results: &Results) {
             of_crowd(&results.handover, contender, waiters, processes, value).unwrap_or(0.0)
         };
         let ours = of(Contender::Tenure, |row| row.handovers_per_second);
-        for contender in Contender::WAITING {
+        for contender in Contender::HANDED_OVER {
             let rate = of(contender, |row| row.handovers_per_second);
             let _ = writeln!(
                 text,

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::{Crowd, median, of_crowd};
 use crate::contender::Contender;
-use crate::results::{Renewal, Results, Uncontended};
+use crate::results::{Handover, Renewal, Results, Uncontended};
 
 struct Owed {
     figure: &'static str,
@@ -25,8 +25,10 @@ pub(crate) fn table(results: &Results) -> String {
 }
 
 fn owed(results: &Results) -> Vec<Owed> {
-    let [as_more_wait, either_way] = evenness(&results.handover, |row| row.handovers_per_second);
-    let [drained_as_more_wait, drained_either_way] = evenness(&results.drain, |row| row.handovers_per_second);
+    let handed_over =
+        |contender| rates(&results.handover, contender, |row: &Handover| row.handovers_per_second);
+    let drained = rates(&results.drain, Contender::Tenure, |row| row.handovers_per_second);
+    let (ours, stored) = (handed_over(Contender::Tenure), handed_over(Contender::TenureStored));
     let rows = [
         throughput_against(results, Contender::Rslock, 1.3, "≥ 1.3 × `rslock` (which has no token)"),
         throughput_against(results, Contender::Plain, 0.8, "goal: 0.8 × plain `SET NX`+`DEL`"),
@@ -36,15 +38,16 @@ fn owed(results: &Results) -> Vec<Owed> {
             "hand-overs per second, 128 waiters, each at once in line again",
             |row| row.handovers_per_second,
         ),
-        as_more_wait,
-        either_way,
+        as_more_wait(&ours),
+        either_way(&ours, "the same from 2 to 1 000 waiters, faster or slower"),
+        either_way(&stored, "the same where each is the server's (`?hand_on=no`)"),
         faster_than_peers(
             &results.drain,
             "hand-overs per second, a line of 128 that is served once",
             |row| row.handovers_per_second,
         ),
-        drained_as_more_wait,
-        drained_either_way,
+        as_more_wait(&drained),
+        either_way(&drained, "the same from 2 to 1 000 waiters, faster or slower"),
         commands(results),
         renewal(results),
         stall(results),
@@ -126,39 +129,56 @@ fn faster_than_peers<R: Crowd>(rows: &[R], figure: &'static str, rate: fn(&R) ->
     })
 }
 
-/// By how much more waiters make it slower, and how far apart the rates are either way.
-fn evenness<R: Crowd>(rows: &[R], rate: fn(&R) -> f64) -> [Option<Owed>; 2] {
+/// The rates of a contender as more and more wait, for each number of processes.
+fn rates<R: Crowd>(rows: &[R], contender: Contender, rate: fn(&R) -> f64) -> Vec<(usize, Vec<f64>)> {
     let waiters: BTreeSet<usize> = rows.iter().map(Crowd::waiters).collect();
-    let (mut falls, mut spreads) = (Vec::new(), Vec::new());
-    for processes in rows.iter().map(Crowd::processes).collect::<BTreeSet<_>>() {
-        let of = |waiters: &usize| of_crowd(rows, Contender::Tenure, *waiters, processes, rate);
-        let rates: Vec<f64> = waiters.iter().filter_map(of).collect();
-        let (mut most, mut least, mut fall) = (0.0_f64, f64::INFINITY, 0.0_f64);
-        for rate in &rates {
-            (most, least) = (most.max(*rate), least.min(*rate));
-            fall = fall.max(1.0 - rate / most);
-        }
-        if rates.is_empty() {
-            continue;
-        }
-        let rates: Vec<String> = rates.iter().map(|rate| format!("{rate:.0}")).collect();
-        falls.push((fall, format!("{:.0} % in {processes} ({}/s)", fall * 100.0, rates.join(", "))));
-        let spread = 1.0 - least / most;
-        spreads.push((spread, format!("{:.0} % in {processes}", spread * 100.0)));
-    }
-    [
-        ("the same as more wait, from 2 to 1 000", "at most 30 % slower", falls),
-        ("the same from 2 to 1 000 waiters, faster or slower", "within 30 %, to the letter", spreads),
-    ]
-    .map(|(figure, required, shown)| {
-        let is_met = shown.iter().all(|(by, _)| *by <= 0.3);
-        let measured: Vec<String> = shown.into_iter().map(|(_, text)| text).collect();
-        (!measured.is_empty()).then(|| Owed { figure, required, measured: measured.join("; "), is_met })
-    })
+    let processes: BTreeSet<usize> = rows.iter().map(Crowd::processes).collect();
+    let of = |processes| {
+        let rates = waiters.iter().filter_map(|waiters| of_crowd(rows, contender, *waiters, processes, rate));
+        (processes, rates.collect::<Vec<f64>>())
+    };
+    processes.into_iter().map(of).filter(|(_, rates)| !rates.is_empty()).collect()
+}
+
+/// By how much more waiters make it slower.
+fn as_more_wait(rates: &[(usize, Vec<f64>)]) -> Option<Owed> {
+    let fall = |rates: &[f64]| {
+        let mut most = 0.0_f64;
+        let falls = rates.iter().map(|rate| {
+            most = most.max(*rate);
+            1.0 - rate / most
+        });
+        falls.fold(0.0, f64::max)
+    };
+    even(rates, "the same as more wait, from 2 to 1 000", "at most 30 % slower", fall)
+}
+
+/// How far apart the rates are.
+fn either_way(rates: &[(usize, Vec<f64>)], figure: &'static str) -> Option<Owed> {
+    let spread = |rates: &[f64]| {
+        let (least, most) = (rates.iter().copied().reduce(f64::min), rates.iter().copied().reduce(f64::max));
+        least.zip(most).map_or(0.0, |(least, most)| 1.0 - least / most)
+    };
+    even(rates, figure, "within 30 %, to the letter", spread)
+}
+
+fn even(
+    rates: &[(usize, Vec<f64>)],
+    figure: &'static str,
+    required: &'static str,
+    by: impl Fn(&[f64]) -> f64,
+) -> Option<Owed> {
+    let shown = rates.iter().map(|(processes, rates)| {
+        let each: Vec<String> = rates.iter().map(|rate| format!("{rate:.0}")).collect();
+        format!("{:.0} % in {processes} ({}/s)", by(rates) * 100.0, each.join(", "))
+    });
+    let measured = shown.collect::<Vec<_>>().join("; ");
+    let is_met = rates.iter().all(|(_, rates)| by(rates) <= 0.3);
+    (!rates.is_empty()).then_some(Owed { figure, required, measured, is_met })
 }
 
 fn commands(results: &Results) -> Option<Owed> {
-    let ours = results.handover.iter().filter(|row| row.contender == Contender::Tenure);
+    let ours = results.handover.iter().filter(|row| row.contender.is_tenure());
     let most = ours.map(|row| row.commands_per_grant).max_by(f64::total_cmp)?;
     Some(Owed {
         figure: "store commands per contended acquisition",
@@ -212,7 +232,7 @@ fn keys(results: &Results) -> Option<Owed> {
     let memory = results.memory.iter().map(|row| (row.contender, row.keys_left));
     let renewal = results.renewal.iter().map(|row| (Contender::Tenure, row.keys_left));
     let all = uncontended.chain(handover).chain(drain).chain(memory).chain(renewal);
-    let most = all.filter(|(contender, _)| *contender == Contender::Tenure).map(|(_, left)| left).max()?;
+    let most = all.filter(|(contender, _)| contender.is_tenure()).map(|(_, left)| left).max()?;
     Some(Owed {
         figure: "keys left after everything is released",
         required: "0 besides expiring fence keys",
@@ -225,7 +245,7 @@ fn overlaps(results: &Results) -> Option<Owed> {
     let handover = results.handover.iter().map(|row| (row.contender, row.overlaps));
     let all = handover.chain(results.drain.iter().map(|row| (row.contender, row.overlaps)));
     let ours: Vec<u64> =
-        all.filter(|(contender, _)| *contender == Contender::Tenure).map(|(_, overlaps)| overlaps).collect();
+        all.filter(|(contender, _)| contender.is_tenure()).map(|(_, overlaps)| overlaps).collect();
     if ours.is_empty() {
         return None;
     }

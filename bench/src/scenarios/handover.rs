@@ -15,10 +15,10 @@ pub(super) fn run(plan: &Plan, server: &mut Watched, results: &mut Results) -> R
     for processes in plan.processes.iter().copied() {
         for waiters in plan.waiters.iter().copied() {
             for round in 0..plan.handover_rounds {
-                for contender in Contender::WAITING {
+                for contender in Contender::HANDED_OVER {
                     let figures = measure(plan, server, contender, waiters, processes, round)?;
                     eprintln!(
-                        "hand-over, {waiters} waiters in {processes}, round {round}: {:8} {:6.0}/s of {:6.0} grants/s, \
+                        "hand-over, {waiters} waiters in {processes}, round {round}: {:13} {:6.0}/s of {:6.0} grants/s, \
                          gap p50 {:7.1} p99 {:8.1} µs, wait p99 {:7.1} ms, {:6.2} commands, {} served",
                         contender.name(),
                         figures.handovers_per_second,

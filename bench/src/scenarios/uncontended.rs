@@ -10,7 +10,7 @@ use crate::workers::Worker;
 pub(super) fn run(plan: &Plan, server: &mut Watched, results: &mut Results) -> Result<(), String> {
     for tasks in plan.tasks.iter().copied() {
         for round in 0..plan.uncontended_rounds {
-            for contender in Contender::ALL {
+            for contender in Contender::UNCONTENDED {
                 let figures = measure(plan, server, contender, tasks, round)?;
                 eprintln!(
                     "uncontended, {tasks} tasks, round {round}: {:8} {:8.0} pairs/s, p50 {:6.1} µs, p99 {:6.1} µs, \

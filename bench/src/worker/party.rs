@@ -38,8 +38,9 @@ pub(crate) enum Held {
 impl Locker {
     pub(crate) async fn connect(contender: Contender, url: &str) -> Result<Arc<Self>, String> {
         Ok(Arc::new(match contender {
-            Contender::Tenure => {
-                let config = RedisConfig::from_url(url).map_err(|error| error.to_string())?;
+            Contender::Tenure | Contender::TenureStored => {
+                let mut config = RedisConfig::from_url(url).map_err(|error| error.to_string())?;
+                config.hand_on = contender == Contender::Tenure;
                 Self::Tenure(Locks::new(Redis::connect(config).await.map_err(|error| error.to_string())?))
             }
             Contender::Rslock => {

@@ -157,7 +157,8 @@ impl<'a> Parcel<'a> {
         let newcomers = &self.inner.newcomers;
         let company = newcomers.company(keys);
         let next = (newcomers.standing(keys) + company.len()).saturating_sub(1);
-        self.wants = self.inner.succession.asks_for(next);
+        self.wants =
+            if self.inner.supervisor.config.hand_on { self.inner.succession.asks_for(next) } else { 0 };
         (self, company)
     }
 

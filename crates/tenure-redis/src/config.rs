@@ -52,6 +52,10 @@ pub struct RedisConfig {
     /// the latency where the server is near, for more of a processor (`?spin=`; yes). Has no effect with TLS, nor where
     /// there is only one processor.
     pub spin: bool,
+    /// Hand a lock on to the next in line within this process before the server hears of it, which is told right after:
+    /// several times as many hand-overs (`?hand_on=`; yes). Without it, every hand-over is the server's: what it shows is
+    /// never a round trip old. Each client may say for itself.
+    pub hand_on: bool,
     /// The certificates to trust instead of the system's, as PEM (`?ca=PATH`).
     pub ca: Option<PathBuf>,
     /// The certificate to show, as PEM (`?cert=PATH`, with `key`).
@@ -114,6 +118,7 @@ impl RedisConfig {
             timeout: options.timeout.unwrap_or(Duration::from_secs(2)),
             resp2: options.resp2,
             spin: !options.no_spin,
+            hand_on: !options.no_hand_on,
             ca: options.ca,
             cert: options.cert,
             key: options.key,
@@ -205,6 +210,7 @@ struct Options {
     timeout: Option<Duration>,
     resp2: bool,
     no_spin: bool,
+    no_hand_on: bool,
     ca: Option<PathBuf>,
     cert: Option<PathBuf>,
     key: Option<PathBuf>,
@@ -215,6 +221,7 @@ impl Options {
         match name {
             "plain" => self.plain = is_yes(name, value)?,
             "spin" => self.no_spin = !is_yes(name, value)?,
+            "hand_on" => self.no_hand_on = !is_yes(name, value)?,
             "prefix" => {
                 let fits = |c: char| c.is_ascii_alphanumeric() || "._-/:".contains(c);
                 if value.is_empty() || value.len() > 64 || !value.chars().all(fits) {
@@ -248,7 +255,8 @@ impl Options {
             }
             _ => {
                 return Err(bad(format!(
-                    "{name:?} is no option of this store: plain, prefix, timeout, protocol, spin, ca, cert and key are"
+                    "{name:?} is no option of this store: plain, prefix, timeout, protocol, spin, hand_on, ca, \
+                     cert and key are"
                 )));
             }
         }
@@ -334,6 +342,7 @@ mod tests {
             ("redis://h?nonsense=1", "nonsense"),
             ("redis://h?timeout=5", "timeout"),
             ("redis://h?spin=often", "spin"),
+            ("redis://h?hand_on=later", "hand_on"),
             ("redis://h?cert=/c", "key"),
             ("redis://h?ca=/c", "rediss"),
             ("redis://h?prefix={a}", "prefix"),

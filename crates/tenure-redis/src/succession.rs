@@ -23,8 +23,9 @@ use crate::keys::Keys;
 pub(crate) const HEIRS_MAX: usize = 32;
 /// A grant is handed on until this part of its life has passed: whoever gets it need not renew it at once.
 const HANDED_ON_WITHIN: u32 = 3;
-/// With fewer heirs than that, a lock that is held for less than a round trip is better given back: those that were through
-/// by then would all wait for the store, one round trip more, and could not come to the line again meanwhile.
+/// With fewer heirs than that, and nobody else in line, a lock that is held for less than a round trip is better given back:
+/// those that were through by then would all wait for the store, one round trip more, and could not come to the line again
+/// meanwhile. Where strangers are in line, they have the lock meanwhile.
 const FEW: usize = 4;
 /// While that is so, the store is asked for the next in line only every so many times.
 const ASKED_EVERY: u32 = 16;
@@ -72,6 +73,8 @@ struct Chain {
     label: Option<Label>,
     /// Those that are next in line.
     heirs: VecDeque<Heir>,
+    /// After them comes a stranger.
+    has_stranger: bool,
     /// The grant of the first, as the store made it.
     since: BootInstant,
     ttl: Duration,
@@ -244,22 +247,24 @@ impl Chain {
         if self.is_closing {
             return;
         }
+        self.has_stranger = false;
         for heir in next {
             let is_known = |other: &Heir| other.id == heir.id;
             if self.held.iter().any(is_known) || self.heirs.iter().any(is_known) {
                 continue;
             }
             if !ours(heir.id) {
+                self.has_stranger = true;
                 return;
             }
             self.heirs.push_back(heir);
         }
     }
 
-    /// Whether few are next to a claim that held the lock for less than a round trip.
+    /// Whether few are next, and nobody else, to a claim that held the lock for less than a round trip.
     fn is_worth_little(&self, now: BootInstant) -> bool {
         let is_brief = now.saturating_since(self.heard_at) < self.heard_at.saturating_since(self.since);
-        self.held.len() == 1 && self.heirs.len() < FEW && is_brief
+        self.held.len() == 1 && self.heirs.len() < FEW && !self.has_stranger && is_brief
     }
 
     /// Hands the lock on to the next that listens. Stops at one that does not at the moment: it is its turn.
@@ -309,13 +314,14 @@ impl Succession {
         result
     }
 
-    /// How many of those next in line to ask the store for, where so many of this process are.
+    /// How many of those next in line to ask the store for, where so many of this process are: one more, to see whether
+    /// somebody comes after them.
     pub(crate) fn asks_for(&self, next: usize) -> usize {
         let is_in_vain = next < FEW && self.are_few_in_vain.load(Ordering::Relaxed);
         if is_in_vain && !self.unasked.fetch_add(1, Ordering::Relaxed).is_multiple_of(ASKED_EVERY) {
             return 0;
         }
-        next.min(HEIRS_MAX)
+        if next == 0 { 0 } else { (next + 1).min(HEIRS_MAX) }
     }
 
     /// The store has given the lock to a claim, and named those that are next: `ours` tells which are. Of no consequence if
@@ -335,6 +341,7 @@ impl Succession {
             held: vec![Heir { id: first, token }],
             label: None,
             heirs: VecDeque::new(),
+            has_stranger: false,
             since,
             ttl,
             heard_at: now,

@@ -70,6 +70,28 @@ async fn the_next_holds_at_once(kind: Kind) {
     redis.release(&after, Trail::Clean).await.unwrap();
 }
 
+/// With `?hand_on=no` the store knows each of them as the holder before it does itself.
+#[tokio::test]
+async fn whoever_wants_it_so_gets_each_lock_from_the_store() {
+    const BEHIND: u32 = 8;
+    let server = Server::start(Kind::Redis7);
+    let redis = connect(&format!("{}?hand_on=no", server.url()), Rules::DEFAULT).await;
+    let ((mut last, _), line) = line_of(&redis, "handed/stored", BEHIND as usize).await;
+    let before = calls(&server.url()).await;
+    for mut next in line {
+        let mut release = Box::pin(redis.release(&last, Trail::Clean));
+        assert!((&mut release).now_or_never().is_none(), "the store has not answered");
+        assert!((&mut next.signal).now_or_never().is_none(), "nor has it given the lock to anybody");
+        assert_eq!(release.await.unwrap(), Released::Held);
+        let (claim, grant) = next.holds();
+        assert_eq!(holder(&redis, &claim).await.holders[0].token, Some(grant.token));
+        last = claim;
+    }
+    assert_eq!(calls(&server.url()).await - before, 2 * BEHIND, "a hand-over and a look each");
+    redis.release(&last, Trail::Clean).await.unwrap();
+    assert_eq!(leftovers(&server.url()).await, Vec::<String>::new());
+}
+
 /// Nobody is passed over: the lock goes on to those of the same process that are first in line, and then to the others.
 #[tokio::test]
 async fn nobody_in_between_is_passed_over() {

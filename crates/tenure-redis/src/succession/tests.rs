@@ -132,11 +132,23 @@ fn an_old_grant_and_a_brief_one_with_few_behind_it_are_not_handed_on() {
     assert!(matches!(how, End::AsStored) && told.is_empty(), "{how:?}");
     // Then they are hardly asked for.
     let asked = (0..ASKED_EVERY).filter(|_| succession.asks_for(FEW - 1) > 0).count();
-    assert_eq!((asked, succession.asks_for(FEW), succession.asks_for(1000)), (1, FEW, HEIRS_MAX));
+    assert_eq!((asked, succession.asks_for(FEW), succession.asks_for(1000)), (1, FEW + 1, HEIRS_MAX));
     begun(&succession, 1, 70, &[2]);
     let (how, told) = end(&succession, 1, ROUND_TRIP, all_hear);
     assert!(matches!(how, End::HandedOn(_)) && told.len() == 1, "{how:?}");
-    assert_eq!((0..3).map(|_| succession.asks_for(1)).sum::<usize>(), 3);
+    assert_eq!((0..3).map(|_| succession.asks_for(1)).sum::<usize>(), 3 * 2, "one more than are ours");
+    assert_eq!(succession.asks_for(0), 0);
+}
+
+/// Strangers have the lock while those that are through wait for the store's word.
+#[test]
+fn a_brief_grant_with_few_behind_it_is_handed_on_where_strangers_wait() {
+    let succession = Succession::default();
+    begun(&succession, 1, 70, &[2, 200]);
+    let (how, told) = end(&succession, 1, ROUND_TRIP / 2, all_hear);
+    assert!(matches!(how, End::HandedOn(_)) && told == [(id(2), 71)], "{how:?} {told:?}");
+    // And one is asked again who is next.
+    assert_eq!((0..3).map(|_| succession.asks_for(1)).sum::<usize>(), 3 * 2);
 }
 
 #[test]
