@@ -8,80 +8,20 @@
 //! whose head of the line is dead lets the line move.
 
 mod handing_on;
+mod looking;
+mod stored;
+mod terms;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::{
-    Holder, Line, LockState, Refusal, RefusalKind, Released, Renewal, Settled, Trail, Waiter, Why,
-};
+use crate::backend::{Holder, Line, Refusal, RefusalKind, Released, Renewal, Settled, Trail, Why};
 use crate::claim::{Claim, ClaimId, Label, Mode, Reason};
-use crate::name::LockName;
 use crate::token::FencingToken;
-
-/// The version of the stored layout. A newer one is refused, so that a rolling upgrade never makes two holders.
-pub const LAYOUT: u8 = 1;
-/// No token is higher: there is always a next one.
-const TOKEN_MAX: u64 = u64::MAX / 2;
-
-/// The moment of a verb, on the store's clocks.
-#[derive(Debug, Clone, Copy)]
-pub struct Now {
-    /// The clock that lifetimes are counted on, in microseconds. Never goes back.
-    pub micros: u64,
-    /// Tokens given out now are higher than this: the wall clock in microseconds, or the highest token of the store.
-    pub token_floor: u64,
-}
-
-impl Now {
-    fn after(self, duration: Duration) -> u64 {
-        self.micros.saturating_add(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
-    }
-
-    fn until(self, micros: u64) -> Duration {
-        Duration::from_micros(micros.saturating_sub(self.micros))
-    }
-
-    fn since(self, micros: u64) -> Duration {
-        Duration::from_micros(self.micros.saturating_sub(micros))
-    }
-}
-
-/// The lengths and limits of a line. Equal for all clients of a store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rules {
-    /// How long a waiting claim keeps its place without another attempt.
-    pub line_ttl: Duration,
-    /// The life of a grant made to a waiter that did not ask just now: it may be dead.
-    pub first_ttl: Duration,
-    /// How long an ended claim is remembered, if a late attempt of it may still arrive.
-    pub tombstone_ttl: Duration,
-    /// How many may wait for one lock.
-    pub waiters_max: usize,
-}
-
-impl Rules {
-    /// A waiter that does not look for 15 s loses its place; one that is granted has 5 s to look.
-    pub const DEFAULT: Self = Self {
-        line_ttl: Duration::from_secs(15),
-        first_ttl: Duration::from_secs(5),
-        tombstone_ttl: Duration::from_secs(60),
-        waiters_max: 10_000,
-    };
-}
-
-impl Default for Rules {
-    fn default() -> Self {
-        Self::DEFAULT
-    }
-}
-
-/// The process that a claim is tied to, where the store can tell whether it lives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Owner(pub u64);
+pub use stored::LAYOUT;
+pub use terms::{Now, Owner, Rules};
 
 /// The state of one lock.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -396,81 +336,6 @@ impl Queue {
         notices
     }
 
-    /// The processes that claims here are tied to.
-    pub fn owners(&self) -> impl Iterator<Item = Owner> + '_ {
-        let held = self.holders.iter().filter_map(|h| h.who.owner);
-        held.chain(self.line.iter().filter_map(|w| w.who.owner))
-    }
-
-    /// The lock as an observer sees it.
-    pub fn inspect(&self, now: Now, name: LockName) -> LockState {
-        let mut state = LockState::free(name);
-        state.token = (self.last_token > 0).then(|| FencingToken::new(self.last_token));
-        state.holders =
-            self.holders.iter().filter(|h| h.expires > now.micros).map(|h| h.shown(now)).collect();
-        let live = self.line.iter().filter(|w| w.expires > now.micros);
-        state.waiters = live
-            .map(|w| Waiter {
-                label: w.who.label.clone(),
-                fingerprint: w.who.id.fingerprint(),
-                mode: Some(w.who.mode),
-                waiting_for: Some(now.since(w.joined)),
-                reason: w.who.reason.clone(),
-            })
-            .collect();
-        let record = self.record.as_ref().filter(|record| record.until > now.micros);
-        state.settled_for = record.map(|record| now.until(record.until));
-        state
-    }
-
-    /// The highest token given out.
-    pub fn last_token(&self) -> FencingToken {
-        FencingToken::new(self.last_token)
-    }
-
-    /// Whether nothing is left that anybody could miss, the highest token aside.
-    pub fn is_idle(&self, now: Now) -> bool {
-        self.holders.iter().all(|h| h.expires <= now.micros)
-            && self.line.iter().all(|w| w.expires <= now.micros)
-            && self.tombstones.iter().all(|t| t.until <= now.micros)
-            && self.record.as_ref().is_none_or(|record| record.until <= now.micros)
-    }
-
-    /// When the next thing here expires, on the clock of [`Now::micros`].
-    pub fn next_expiry(&self) -> Option<u64> {
-        let held = self.holders.iter().map(|h| h.expires);
-        let waiting = self.line.iter().map(|w| w.expires);
-        let ended = self.tombstones.iter().map(|t| t.until);
-        held.chain(waiting).chain(ended).chain(self.record.iter().map(|record| record.until)).min()
-    }
-
-    /// The state as bytes, layout version first.
-    ///
-    /// # Panics
-    /// Never: every state can be written.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        postcard::to_extend(self, vec![LAYOUT]).expect("a queue can always be written")
-    }
-
-    /// The state that [`to_bytes`](Self::to_bytes) wrote.
-    ///
-    /// # Errors
-    /// A [`Refusal`] of kind `Configuration` if a newer version wrote it, or nobody did.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Refusal> {
-        let refusal = |message: String| Refusal { kind: RefusalKind::Configuration, message };
-        match bytes {
-            [LAYOUT, state @ ..] => match postcard::from_bytes::<Self>(state) {
-                Ok(queue) if queue.last_token <= TOKEN_MAX => Ok(queue),
-                Ok(_) => Err(refusal("the stored state of a lock is damaged: there is no such token".into())),
-                Err(error) => Err(refusal(format!("the stored state of a lock is damaged: {error}"))),
-            },
-            [newer, ..] => Err(refusal(format!(
-                "a lock here is stored in layout {newer}, this version knows layout {LAYOUT}: upgrade tenure"
-            ))),
-            [] => Err(refusal("the stored state of a lock is empty".into())),
-        }
-    }
-
     fn forget_expired(&mut self, now: Now) {
         self.holders.retain(|h| h.expires > now.micros);
         self.line.retain(|w| w.expires > now.micros);
@@ -567,21 +432,6 @@ impl Party {
     fn of(claim: &Claim, owner: Option<Owner>) -> Self {
         let Claim { id, mode, label, reason, .. } = claim.clone();
         Self { id, mode, owner, label, reason }
-    }
-}
-
-impl HeldClaim {
-    fn shown(&self, now: Now) -> Holder {
-        Holder {
-            label: self.who.label.clone(),
-            fingerprint: self.who.id.fingerprint(),
-            token: Some(FencingToken::new(self.token)),
-            mode: Some(self.who.mode),
-            held_for: Some(now.since(self.since)),
-            expires_in: Some(now.until(self.expires)),
-            reason: self.who.reason.clone(),
-            evicted: self.evicted.is_some(),
-        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! [`Redis`]: the boundary, by scripts. Each verb is one script call, one round trip.
 
+mod told;
+
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -7,34 +9,30 @@ use std::time::Duration;
 
 use redis::Cmd;
 use tenure_core::{
-    Answer, Attempt, Backend, BootInstant, BoxFuture, Busy, Bytes, Capabilities, Claim, ClaimId, Clock,
-    Deployment, Eviction, Fence, FencingToken, Grant, Label, Line, LockName, LockPage, LockState, Mode,
-    Released, Renewal, Settled, StoreError, Tie, Trail, Wake, Why, async_trait,
+    Answer, Attempt, Backend, Busy, Bytes, Capabilities, Claim, ClaimId, Clock, Deployment, Eviction, Fence,
+    FencingToken, Label, Line, LockName, LockPage, LockState, Mode, Released, Renewal, Settled, StoreError,
+    Tie, Trail, Wake, async_trait,
 };
-use tokio::sync::oneshot;
 
 use crate::attention::Watch;
 use crate::batch::{Answered, Batch, Request, Terms};
 use crate::config::RedisConfig;
-use crate::dating::{self, Anchor};
+use crate::dating::Anchor;
 use crate::error;
 use crate::keys::{Keys, Layout};
 use crate::native;
-use crate::newcomers::{Newcomers, Standing};
-use crate::pushes::{News, Orphan, Pushes, Waiting};
+use crate::newcomers::Newcomers;
+use crate::pushes::{Orphan, Pushes, Waiting};
 use crate::renewals::Pace;
 use crate::reply::{self, Answers, Attempted, garbled, unsigned};
 use crate::scripts::{Filled, Script};
 use crate::server::Means;
-use crate::succession::{Inheritance, Succession};
+use crate::succession::Succession;
 use crate::supervisor::{Live, Reply, Supervisor};
 
 /// How many keys one step of a listing looks at, and how many steps one page takes at most.
 const SCAN_COUNT: usize = 1000;
 const SCAN_STEPS: usize = 16;
-/// How often the first in line looks when the holder is a client that will not tell.
-const POLL: Duration = Duration::from_millis(50);
-
 /// Locks in one Redis or Valkey server.
 ///
 /// Cheap to clone; clones share their connection.
@@ -234,113 +232,6 @@ impl Inner {
         if let Err(error) = self.release(keys, orphan.value, trail).await {
             tracing::debug!(%error, "a grant that nobody awaited is left to expire");
         }
-    }
-
-    pub(crate) fn grant(
-        self: &Arc<Self>,
-        claim: &Claim,
-        token: FencingToken,
-        ttl: Duration,
-        since: BootInstant,
-        news: oneshot::Receiver<News>,
-    ) -> Grant {
-        self.pushes.hold(claim.id, token);
-        if !self.succession.is_idle()
-            && let Some(lost) = self.succession.granted(&self.layout.keys(&claim.name), claim.id, token)
-        {
-            self.pushes.tell(lost, News::Lost);
-        }
-        Grant { token, ttl, since, revoked: Some(self.revoked(claim, token, news)) }
-    }
-
-    /// Completes when the grant of a claim is taken away early.
-    fn revoked(
-        self: &Arc<Self>,
-        claim: &Claim,
-        token: FencingToken,
-        mut news: oneshot::Receiver<News>,
-    ) -> BoxFuture<'static, Why> {
-        let (inner, id, name) = (Arc::downgrade(self), claim.id, claim.name.clone());
-        Box::pin(async move {
-            loop {
-                let told = (&mut news).await;
-                let Some(inner) = inner.upgrade() else { return std::future::pending().await };
-                match told {
-                    Ok(News::Evicted(reason)) => {
-                        inner.succession.stop(&inner.layout.keys(&name), id);
-                        return Why::Evicted { reason };
-                    }
-                    Ok(News::Lost) => return Why::Gone,
-                    // A push from before we knew that we hold.
-                    Ok(News::Granted(_) | News::Inherited(_) | News::Look) => {
-                        news = inner.listen(id, None).0;
-                        inner.pushes.hold(id, token);
-                    }
-                    // Released, or granted again: this grant is not taken away.
-                    Err(_) => std::future::pending().await,
-                }
-            }
-        })
-    }
-
-    /// Completes when the waiting claim is granted or should look again.
-    fn signal(
-        self: &Arc<Self>,
-        claim: &Claim,
-        anchor: Anchor,
-        news: oneshot::Receiver<News>,
-    ) -> BoxFuture<'static, Option<Grant>> {
-        let (inner, claim) = (self.clone(), claim.clone());
-        Box::pin(async move {
-            let keys = inner.layout.keys(&claim.name);
-            let standing = Standing::new(&inner.newcomers, keys.clone());
-            let news = news.await;
-            drop(standing);
-            let Inheritance { token, ttl, since } = match news {
-                Ok(News::Granted(push)) => {
-                    let since = dating::since(&anchor, push.granted_micros, &push.run_id, push.read_at)?;
-                    Inheritance { token: push.token, ttl: push.ttl, since }
-                }
-                // If it is not lost again.
-                Ok(News::Inherited(inheritance)) if inner.succession.is_last(&keys, claim.id) => inheritance,
-                _ => return None,
-            };
-            inner.seen.fetch_max(token.get(), Ordering::Relaxed);
-            let (news, _) = inner.listen(claim.id, None);
-            Some(inner.grant(&claim, token, ttl, since, news))
-        })
-    }
-
-    pub(crate) fn listen(
-        &self,
-        id: ClaimId,
-        may_inherit: Option<Waiting>,
-    ) -> (oneshot::Receiver<News>, bool) {
-        self.pushes.listen(id, may_inherit, self.clock.now())
-    }
-
-    pub(crate) fn forget(&self, id: ClaimId) {
-        self.pushes.forget(id);
-    }
-
-    /// When to look again: as the script says, or sooner if nobody will tell us.
-    fn look_after(
-        &self,
-        said: Duration,
-        ahead: Option<u32>,
-        is_subscribed: bool,
-        holder_tells: bool,
-    ) -> Duration {
-        if is_subscribed && holder_tells {
-            return said;
-        }
-        let jitter = 0.5 + self.supervisor.config.seams.entropy.fraction();
-        let factor = match ahead {
-            None | Some(0) => 1,
-            Some(1..=3) => 8,
-            Some(_) => 40,
-        };
-        said.min((POLL * factor).mul_f64(jitter))
     }
 }
 

@@ -6,19 +6,18 @@
 //! wrong caller. While the server cannot be reached, requests are refused at once; the next try comes after a pause
 //! that doubles, with jitter, so that a thousand clients do not come back at the same moment.
 
+mod connecting;
+
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, ErrorKind, ProtocolVersion, PushInfo, PushKind, RedisResult, Value};
+use redis::{Cmd, PushInfo, PushKind, RedisResult, Value};
 use tenure_core::clock::sleep_until;
-use tenure_core::{BootInstant, Clock, RefusalKind, StoreError};
-use tokio::io::AsyncReadExt;
+use tenure_core::{BootInstant, Clock, StoreError};
 use tokio::sync::watch;
-use tokio::task::AbortHandle;
 
 use crate::attention::{Attention, Watch};
 use crate::config::RedisConfig;
@@ -26,16 +25,9 @@ use crate::error;
 use crate::pushes::{Orphan, Pushes};
 use crate::reply::{self, Answers, is_name, out_of_step, text};
 use crate::scripts::{Call, Scripts, by_hash, command};
-use crate::server::{self, Server};
-use crate::stream::Stream;
+use crate::server::Server;
+use connecting::EndsWithUs;
 
-/// The first pause after a failed connect; doubled by every further failure.
-const PAUSE_MIN: Duration = Duration::from_millis(20);
-/// The longest pause between two tries to connect.
-const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How long to listen to a server that has hung up before, and for how many bytes.
-const FAREWELL: Duration = Duration::from_millis(100);
-const FAREWELL_MAX: u64 = 256;
 /// How much longer than its deadline a request may still be carried out by the store.
 const LATE_BY: Duration = Duration::from_millis(500);
 
@@ -83,15 +75,6 @@ pub(crate) struct Live {
     _listener: Option<EndsWithUs>,
     /// What moves the bytes, where that is not the client library's business.
     _driver: Option<EndsWithUs>,
-}
-
-/// A task that ends when this is dropped, whatever it still waits for.
-struct EndsWithUs(AbortHandle);
-
-impl Drop for EndsWithUs {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 /// An answer, and the exchange it came from.
@@ -349,197 +332,6 @@ impl Supervisor {
         error::after_sending(problem)
     }
 
-    /// The connection in use, or a new one.
-    async fn live(&self, deadline: BootInstant) -> Connected {
-        let mut connecting = {
-            let mut state = self.state();
-            if let Some(live) = &state.live {
-                if !live.is_retired.load(Ordering::Acquire) {
-                    return Ok(live.clone());
-                }
-                state.live = None;
-            }
-            match (&state.connecting, &state.next_try) {
-                // Otherwise the runtime that it was made on has ended, and whoever connected with it.
-                (Some(connecting), _) if connecting.has_changed().is_ok() => connecting.clone(),
-                (None, Some((at, error))) if self.clock.now() < *at => return Err(error.clone()),
-                (_, _) => {
-                    let (sender, receiver) = watch::channel(None);
-                    state.connecting = Some(receiver.clone());
-                    let this = self.this.upgrade().expect("called on it");
-                    // A task of its own: the callers that wait for it may give up.
-                    tokio::spawn(async move { this.connect(sender).await });
-                    receiver
-                }
-            }
-        };
-        let too_late = || {
-            let message = format!("not connected within {:?}", self.config.timeout);
-            StoreError::refused(RefusalKind::Unavailable, message)
-        };
-        tokio::select! {
-            biased;
-            connected = connecting.wait_for(Option::is_some) => match connected {
-                Ok(connected) => connected.clone().unwrap_or_else(|| Err(too_late())),
-                Err(_) => Err(too_late()),
-            },
-            () = sleep_until(self.clock.clone(), deadline) => Err(too_late()),
-        }
-    }
-
-    async fn connect(self: Arc<Self>, done: watch::Sender<Option<Connected>>) {
-        let deadline = self.clock.now() + self.config.timeout;
-        let connected = tokio::select! {
-            connected = self.open() => connected,
-            () = sleep_until(self.clock.clone(), deadline) => Err(StoreError::refused(
-                RefusalKind::Unavailable,
-                format!("cannot connect: no answer within {:?}", self.config.timeout),
-            )),
-        };
-        let connected = match connected {
-            Err(error) if error.is_passing() => Err(self.farewell().await.unwrap_or(error)),
-            connected => connected,
-        };
-        match &connected {
-            Ok(_) => tracing::debug!(store = self.config.store(), "connected"),
-            Err(error) => {
-                tracing::info!(store = self.config.store(), %error, "cannot connect, will be tried again");
-            }
-        }
-        let mut state = self.state();
-        state.connecting = None;
-        match &connected {
-            Ok(live) => {
-                state.live = Some(live.clone());
-                (state.failures, state.next_try) = (0, None);
-            }
-            Err(error) => {
-                let pause = PAUSE_MIN * 2_u32.pow(state.failures.min(8));
-                let jitter = (1.0 + self.config.seams.entropy.fraction()) / 2.0;
-                let pause = pause.min(PAUSE_MAX).mul_f64(jitter);
-                state.failures += 1;
-                state.next_try = Some((self.clock.now() + pause, error.clone()));
-            }
-        }
-        drop(state);
-        // Nobody may be waiting any more.
-        let _ = done.send(Some(connected));
-    }
-
-    /// What a server says that hangs up on whoever connects: it does not wait to be asked, and what we had sent by then fails
-    /// before anybody reads it.
-    async fn farewell(&self) -> Option<StoreError> {
-        let client = server::client(&self.config, ProtocolVersion::RESP2).ok()?;
-        let attention = Arc::new(Attention::new(self.clock.clone(), false));
-        let said = async {
-            let stream = Stream::connect(client.get_connection_info(), attention).await?.ok()?;
-            let mut said = Vec::new();
-            stream.take(FAREWELL_MAX).read_to_end(&mut said).await.ok()?;
-            Some(error::from_text(std::str::from_utf8(&said).ok()?.strip_prefix('-')?.trim_end()))
-        };
-        tokio::select! {
-            said = said => said.filter(|said| matches!(said, StoreError::Refused(_))),
-            () = sleep_until(self.clock.clone(), self.clock.now() + FAREWELL) => None,
-        }
-    }
-
-    async fn open(self: &Arc<Self>) -> Connected {
-        let resp3 = if self.config.resp2 {
-            None
-        } else {
-            match self.open_with(ProtocolVersion::RESP3).await {
-                Err(error) if is_without_resp3(&error) => None,
-                opened => Some(opened),
-            }
-        };
-        let opened = match resp3 {
-            Some(opened) => opened,
-            None => self.open_with(ProtocolVersion::RESP2).await,
-        };
-        opened.map_err(|problem| error::while_connecting(&problem))?
-    }
-
-    async fn open_with(self: &Arc<Self>, protocol: ProtocolVersion) -> RedisResult<Connected> {
-        let client = server::client(&self.config, protocol)?;
-        let is_retired = Arc::new(AtomicBool::new(false));
-        let mut settings = AsyncConnectionConfig::new()
-            // Deadlines are ours, on the clock that counts suspend.
-            .set_connection_timeout(None)
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(1024);
-        if protocol == ProtocolVersion::RESP3 {
-            let (this, is_retired) = (self.this.clone(), is_retired.clone());
-            settings = settings.set_push_sender(move |push: PushInfo| {
-                if let Some(this) = this.upgrade() {
-                    this.pushed(&is_retired, &push);
-                }
-                Ok::<(), ()>(())
-            });
-        }
-        let attention = Arc::new(Attention::new(self.clock.clone(), self.config.spin));
-        let info = client.get_connection_info();
-        let (connection, driver) = match Stream::connect(info, attention.clone()).await {
-            Some(stream) => {
-                let login = info.redis_settings();
-                let opened = MultiplexedConnection::new_with_config(login, stream?, settings);
-                let (connection, driver) = opened.await?;
-                (connection, Some(EndsWithUs(tokio::spawn(driver).abort_handle())))
-            }
-            None => (client.get_multiplexed_async_connection_with_config(&settings).await?, None),
-        };
-        let sent = self.clock.now();
-        let subscribed = async {
-            if protocol == ProtocolVersion::RESP3 {
-                return connection.clone().subscribe(&self.channel).await.map(|()| None);
-            }
-            let mut pushes = client.get_async_pubsub().await?;
-            pushes.subscribe(&self.channel).await?;
-            let (this, is_retired) = (self.this.clone(), is_retired.clone());
-            let listener = tokio::spawn(async move {
-                let mut messages = pushes.into_on_message();
-                while let Some(message) = messages.next().await {
-                    let Some(this) = this.upgrade() else { return };
-                    this.message(message.get_payload_bytes(), true);
-                }
-                if let Some(this) = this.upgrade() {
-                    this.retire(&is_retired);
-                }
-            });
-            Ok(Some(EndsWithUs(listener.abort_handle())))
-        };
-        let (subscribed, described) =
-            tokio::join!(subscribed, server::describe(connection.clone(), &self.scripts, &self.config));
-        let (server, store_micros) = match described {
-            Ok(described) => described,
-            Err(refused) => return Ok(Err(refused)),
-        };
-        let listener = match subscribed {
-            Ok(listener) => Some(listener),
-            Err(problem) if problem.code().is_none() => return Err(problem),
-            Err(problem) => {
-                // Works without, by looking again and again.
-                if !std::mem::replace(&mut self.state().has_warned, true) {
-                    tracing::warn!(store = self.config.store(), error = %problem, "no subscription: waiting means polling");
-                }
-                None
-            }
-        };
-        let live = Live {
-            connection,
-            server,
-            is_retired,
-            store_ahead: AtomicI64::new(0),
-            is_subscribed: listener.is_some(),
-            _listener: listener.flatten(),
-            named: AtomicU64::new(0),
-            fence_kept: AtomicU64::new(0),
-            attention,
-            _driver: driver,
-        };
-        live.note_time(sent, store_micros);
-        Ok(Ok(Arc::new(live)))
-    }
-
     /// Something came in on a RESP3 connection that nobody asked for. Called by the connection: never blocks.
     fn pushed(&self, is_retired: &AtomicBool, push: &PushInfo) {
         match (&push.kind, push.data.as_slice()) {
@@ -578,14 +370,6 @@ impl Supervisor {
 /// Whether the server does not know a script by its hash: nothing was done then.
 pub(crate) fn is_without_script(error: &StoreError) -> bool {
     matches!(error, StoreError::Unknown(text) if text.starts_with("NOSCRIPT"))
-}
-
-/// Whether the server does not speak RESP3, or whether that may at least be why it declined.
-fn is_without_resp3(error: &redis::RedisError) -> bool {
-    let text = error::describe(error);
-    error.kind() == ErrorKind::RESP3NotSupported
-        || text.contains("NOPROTO")
-        || text.contains("unknown command")
 }
 
 impl Live {

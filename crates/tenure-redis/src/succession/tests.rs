@@ -1,7 +1,7 @@
 use std::cell::RefCell;
 
 use futures_util::FutureExt;
-use tenure_core::LockName;
+use tenure_core::{BoxFuture, LockName, Released, StoreError};
 
 use super::*;
 use crate::keys::Layout;
