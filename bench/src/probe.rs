@@ -22,6 +22,13 @@ pub(crate) struct Pings {
     pub(crate) took_with_processor: Vec<u64>,
 }
 
+impl Pings {
+    /// The longest in ms, without the time that there was no processor; nothing if the kernel does not tell.
+    pub(crate) fn longest_with_processor_ms(&self) -> Option<f64> {
+        self.took_with_processor.last().map(|took| *took as f64 / 1e6)
+    }
+}
+
 impl Probe {
     /// Asks the server at `url`, which is the process `pid`.
     pub(crate) fn start(url: &str, pid: u32) -> Result<Self, String> {

@@ -120,14 +120,16 @@ pub(crate) struct Renewal {
     /// CPU time per second: 1.0 is one core.
     pub(crate) client_cores: f64,
     pub(crate) server_cores: f64,
-    /// The longest round trip of a PING every millisecond over another connection, and the same before, while the
-    /// server was idle: the difference is ours.
+    /// The longest round trip of a PING every millisecond over another connection, and the same before, for as
+    /// long, while the server was idle: the difference is ours.
     pub(crate) ping_max_ms: f64,
     pub(crate) ping_p999_ms: f64,
     pub(crate) ping_max_idle_ms: f64,
     /// The longest without the time that server or bystander stood ready and had no processor, if the kernel told.
     #[serde(default)]
     pub(crate) ping_max_with_processor_ms: Option<f64>,
+    #[serde(default)]
+    pub(crate) ping_max_idle_with_processor_ms: Option<f64>,
     /// The longest single command by the server's own clock.
     pub(crate) command_max_ms: f64,
     pub(crate) lost: u64,

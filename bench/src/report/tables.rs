@@ -202,14 +202,15 @@ fn renewal(text: &mut String, results: &Results) {
     text.push_str(
         "| locks held | ttl | renewals/s | commands/s | client core | server core | longest PING | the same with a processor | ",
     );
-    text.push_str("99.9 % | longest PING while idle | longest call | lost |\n");
-    text.push_str("|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n");
+    text.push_str("99.9 % | longest PING while idle | the same with a processor | longest call | lost |\n");
+    text.push_str("|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n");
+    let told = |ms: Option<f64>| ms.map_or_else(|| "not told".into(), |ms| format!("{ms:.2} ms"));
     let mut rows: Vec<_> = results.renewal.iter().collect();
     rows.sort_by_key(|row| (row.locks, row.round));
     for row in rows {
         let _ = writeln!(
             text,
-            "| {} | {} s | {} | {} | {:.1} % | {:.1} % | {:.2} ms | {} | {:.2} ms | {:.2} ms | {:.2} ms | {} |",
+            "| {} | {} s | {} | {} | {:.1} % | {:.1} % | {:.2} ms | {} | {:.2} ms | {:.2} ms | {} | {:.2} ms | {} |",
             row.locks,
             row.ttl_s,
             shown(row.renewals_per_second),
@@ -217,9 +218,10 @@ fn renewal(text: &mut String, results: &Results) {
             row.client_cores * 100.0,
             row.server_cores * 100.0,
             row.ping_max_ms,
-            row.ping_max_with_processor_ms.map_or_else(|| "not told".into(), |ms| format!("{ms:.2} ms")),
+            told(row.ping_max_with_processor_ms),
             row.ping_p999_ms,
             row.ping_max_idle_ms,
+            told(row.ping_max_idle_with_processor_ms),
             row.command_max_ms,
             row.lost,
         );

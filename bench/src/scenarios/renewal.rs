@@ -24,7 +24,7 @@ fn measured(plan: &Plan, server: &mut Watched, round: usize, locks: usize) -> Re
     server.reset()?;
     let pid = server.pid()?;
     let idle = Probe::start(&server.url(), pid)?;
-    std::thread::sleep(plan.renewal_span / 4);
+    std::thread::sleep(plan.renewal_span);
     let idle = idle.end()?;
     let ttl = plan.renewal_ttl().as_secs_f64();
     let job = ["hold", &locks.to_string(), &ttl.to_string()];
@@ -58,8 +58,9 @@ fn measured(plan: &Plan, server: &mut Watched, round: usize, locks: usize) -> Re
         server_cores: server_cpu / span,
         ping_max_ms: quantile(&pings.took, 1.0) / 1e6,
         ping_p999_ms: quantile(&pings.took, 0.999) / 1e6,
-        ping_max_with_processor_ms: pings.took_with_processor.last().map(|took| *took as f64 / 1e6),
+        ping_max_with_processor_ms: pings.longest_with_processor_ms(),
         ping_max_idle_ms: quantile(&idle.took, 1.0) / 1e6,
+        ping_max_idle_with_processor_ms: idle.longest_with_processor_ms(),
         command_max_ms,
         lost: status(&after, 1) as u64,
         keys_left: server.keys_left()?,
