@@ -2,17 +2,22 @@
 //!
 //! Parsed once, from a URL; whatever is wrong with it is refused here, by name, before anything is sent.
 
+mod sentinels;
+
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
+use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::TcpKeepalive;
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo};
 use tenure_core::queue::Rules;
 use tenure_core::{RefusalKind, Seams, StoreError};
 use url::Url;
 
 use crate::error;
+pub(crate) use sentinels::{Host, Sentinels};
 
 /// Which Redis or Valkey server to use, as whom, and how. Made from a URL:
 ///
@@ -21,6 +26,7 @@ use crate::error;
 /// | `redis://[user[:password]@]host[:6379][/0]` | TCP; `valkey://` is the same |
 /// | `rediss://…` | TLS, with the host's name checked; `valkeys://` is the same |
 /// | `redis+unix:///path/to/socket?db=0&user=u&pass=p` | a Unix socket |
+/// | `redis+sentinel://[user[:password]@]host[:26379][,host…]/NAME[/0]` | the primary that the sentinels name; `rediss+sentinel://` with TLS to all of them |
 ///
 /// Each option is a query parameter, named like its field here. A user needs a password, there or in
 /// [`password`](Self::password): without one, the server would take us for its default user.
@@ -64,11 +70,17 @@ pub struct RedisConfig {
     pub key: Option<PathBuf>,
     /// The password, if it does not stand in the URL. Stronger than the one in the URL.
     pub password: Option<String>,
+    /// As whom to ask the sentinels (`?sentinel_user=`).
+    pub sentinel_user: Option<String>,
+    /// The password for the sentinels (`?sentinel_password=`). That of the server is another.
+    pub sentinel_password: Option<String>,
     /// The lengths and limits of lines. MUST be equal for all clients of a store; for tests.
     pub rules: Rules,
     /// Where time and randomness come from.
     pub seams: Seams,
+    /// Where there are sentinels, they say which host it is.
     address: ConnectionInfo,
+    sentinels: Option<Sentinels>,
     store: String,
 }
 
@@ -78,7 +90,10 @@ impl RedisConfig {
     /// # Errors
     /// A refusal of kind `Configuration` that names what is wrong, without any password.
     pub fn from_url(url: &str) -> Result<Self, StoreError> {
-        let mut url = Url::parse(url).map_err(|error| bad(format!("this is no URL: {error}")))?;
+        let (sentinels, without) = sentinels::in_url(url)?.unzip();
+        let scheme = url.split(':').next().unwrap_or_default();
+        let mut url = Url::parse(without.as_deref().unwrap_or(url))
+            .map_err(|error| bad(format!("this is no URL: {error}")))?;
         let is_socket = match url.scheme() {
             "redis" | "rediss" | "valkey" | "valkeys" => false,
             "unix" | "redis+unix" | "valkey+unix" => true,
@@ -96,6 +111,9 @@ impl RedisConfig {
                 "db" | "user" | "pass" if is_socket => {
                     for_client.push((name.into_owned(), value.into_owned()));
                 }
+                "sentinel_user" | "sentinel_password" if sentinels.is_none() => {
+                    return Err(bad(format!("{name} is for URLs that name sentinels: redis+sentinel://")));
+                }
                 _ => options.set(&name, &value)?,
             }
         }
@@ -103,7 +121,10 @@ impl RedisConfig {
         if !for_client.is_empty() {
             url.query_pairs_mut().extend_pairs(for_client);
         }
-        let store = store_name(&url, is_socket);
+        let store = match &sentinels {
+            Some(sentinels) => sentinels_name(scheme, &url, sentinels),
+            None => store_name(&url, is_socket),
+        };
         let address = address(url, is_socket)?;
         if options.cert.is_some() != options.key.is_some() {
             return Err(bad("cert and key go together: give both or neither".into()));
@@ -123,9 +144,12 @@ impl RedisConfig {
             cert: options.cert,
             key: options.key,
             password: None,
+            sentinel_user: options.sentinel_user,
+            sentinel_password: options.sentinel_password,
             rules: Rules::DEFAULT,
             seams: Seams::default(),
             address,
+            sentinels,
             store,
         })
     }
@@ -157,19 +181,58 @@ impl RedisConfig {
         matches!(self.address.addr(), ConnectionAddr::TcpTls { .. })
     }
 
-    /// Whether the server is surely on this machine.
+    /// Whether the server is surely on this machine, and every sentinel.
     pub(crate) fn is_local(&self) -> bool {
-        let (ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. }) = self.address.addr() else {
-            return true;
-        };
-        match host.trim_matches(['[', ']']).parse::<IpAddr>() {
-            Ok(address) => address.to_canonical().is_loopback(),
-            Err(_) => host.eq_ignore_ascii_case("localhost"),
+        if let Some(sentinels) = &self.sentinels {
+            return sentinels.hosts.iter().all(|host| is_loopback(&host.name));
+        }
+        match self.address.addr() {
+            ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => is_loopback(host),
+            _ => true,
         }
     }
 
-    /// The client library's view of it.
-    pub(crate) fn connection_info(&self, protocol: ProtocolVersion) -> ConnectionInfo {
+    /// The sentinels that know where the server is, if it is theirs.
+    pub(crate) const fn sentinels(&self) -> Option<&Sentinels> {
+        self.sentinels.as_ref()
+    }
+
+    /// The client library's view of a sentinel.
+    pub(crate) fn sentinel_info(&self, host: &Host) -> ConnectionInfo {
+        let mut login = RedisConnectionInfo::default().set_skip_set_lib_name();
+        if let Some(user) = &self.sentinel_user {
+            login = login.set_username(user);
+        }
+        if let Some(password) = &self.sentinel_password {
+            login = login.set_password(password);
+        }
+        self.at(host).set_redis_settings(login).set_tcp_settings(self.tcp())
+    }
+
+    /// The same as our address, but at `host`.
+    fn at(&self, host: &Host) -> ConnectionInfo {
+        let Host { name, port } = host.clone();
+        self.address.clone().set_addr(match self.address.addr() {
+            ConnectionAddr::TcpTls { .. } => {
+                ConnectionAddr::TcpTls { host: name, port, insecure: false, tls_params: None }
+            }
+            _ => ConnectionAddr::Tcp(name, port),
+        })
+    }
+
+    fn tcp(&self) -> TcpSettings {
+        let keepalive = TcpKeepalive::new()
+            .with_time(Duration::from_secs(10))
+            .with_interval(Duration::from_secs(5))
+            .with_retries(3);
+        let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+        #[cfg(any(target_os = "android", target_os = "linux"))]
+        let tcp = tcp.set_user_timeout(self.timeout.max(Duration::from_secs(1)) * 5);
+        tcp
+    }
+
+    /// The client library's view of it: at `host`, if sentinels say where it is.
+    pub(crate) fn connection_info(&self, protocol: ProtocolVersion, host: Option<&Host>) -> ConnectionInfo {
         let mut login = self
             .address
             .redis_settings()
@@ -179,16 +242,8 @@ impl RedisConfig {
         if let Some(password) = &self.password {
             login = login.set_password(password);
         }
-        let keepalive = redis::io::tcp::socket2::TcpKeepalive::new()
-            .with_time(Duration::from_secs(10))
-            .with_interval(Duration::from_secs(5))
-            .with_retries(3);
-        let mut tcp = redis::io::tcp::TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
-        #[cfg(any(target_os = "android", target_os = "linux"))]
-        {
-            tcp = tcp.set_user_timeout(self.timeout.max(Duration::from_secs(1)) * 5);
-        }
-        self.address.clone().set_redis_settings(login).set_tcp_settings(tcp)
+        let address = host.map_or_else(|| self.address.clone(), |host| self.at(host));
+        address.set_redis_settings(login).set_tcp_settings(self.tcp())
     }
 }
 
@@ -214,6 +269,8 @@ struct Options {
     ca: Option<PathBuf>,
     cert: Option<PathBuf>,
     key: Option<PathBuf>,
+    sentinel_user: Option<String>,
+    sentinel_password: Option<String>,
 }
 
 impl Options {
@@ -243,6 +300,11 @@ impl Options {
             "ca" => self.ca = Some(value.into()),
             "cert" => self.cert = Some(value.into()),
             "key" => self.key = Some(value.into()),
+            "sentinel_user" | "sentinel_password" if value.is_empty() => {
+                return Err(bad(format!("{name}= is empty: leave it out")));
+            }
+            "sentinel_user" => self.sentinel_user = Some(value.into()),
+            "sentinel_password" => self.sentinel_password = Some(value.into()),
             "pass" | "password" => {
                 return Err(bad(format!(
                     "{name:?} is no option here: a password stands in redis://USER:PASSWORD@HOST, for a socket in \
@@ -319,6 +381,25 @@ fn store_name(url: &Url, is_socket: bool) -> String {
     format!("{}://{user}{host}:{}/{db}", url.scheme(), url.port().unwrap_or(6379))
 }
 
+fn sentinels_name(scheme: &str, url: &Url, sentinels: &Sentinels) -> String {
+    let user = match url.username() {
+        "" => String::new(),
+        user => format!("{user}@"),
+    };
+    let db = match url.path().trim_matches('/') {
+        "" => "0",
+        db => db,
+    };
+    format!("{scheme}://{user}{sentinels}/{db}")
+}
+
+fn is_loopback(host: &str) -> bool {
+    match host.trim_matches(['[', ']']).parse::<IpAddr>() {
+        Ok(address) => address.to_canonical().is_loopback(),
+        Err(_) => host.eq_ignore_ascii_case("localhost"),
+    }
+}
+
 fn bad(message: String) -> StoreError {
     StoreError::refused(RefusalKind::Configuration, message)
 }
@@ -335,7 +416,7 @@ mod tests {
         assert!(config.plain);
         assert_eq!(config.prefix, "locks");
         assert_eq!(config.ca, Some(PathBuf::from("/etc/ca.pem")));
-        let info = config.connection_info(ProtocolVersion::RESP3);
+        let info = config.connection_info(ProtocolVersion::RESP3, None);
         assert_eq!(info.redis_settings().password(), Some("p@ss"));
         assert_eq!(info.redis_settings().db(), 3);
         for (url, named) in [
@@ -374,7 +455,7 @@ mod tests {
             assert!(error.contains("password"), "{url}: {error}");
             config.password = Some("secret".into());
             config.check_login().unwrap();
-            let info = config.connection_info(ProtocolVersion::RESP3);
+            let info = config.connection_info(ProtocolVersion::RESP3, None);
             assert_eq!(info.redis_settings().username(), Some("u"));
             assert_eq!(info.redis_settings().password(), Some("secret"));
             config.password = Some(String::new());
@@ -415,7 +496,7 @@ mod tests {
         ] {
             let mut config = RedisConfig::from_url(url).unwrap();
             assert_eq!(
-                config.connection_info(ProtocolVersion::RESP3).redis_settings().password(),
+                config.connection_info(ProtocolVersion::RESP3, None).redis_settings().password(),
                 Some("hunter2")
             );
             config.password = Some("hunter2".into());

@@ -6,6 +6,7 @@ use redis::Cmd;
 use tenure_core::{Answer, Backend, Deployment, Examine, Finding, Promise, StoreError, async_trait};
 
 use crate::backend::Redis;
+use crate::sentinel;
 use crate::server::{Means, Syncs, field};
 use crate::trial::trial;
 
@@ -34,6 +35,7 @@ impl Examine for Redis {
         findings.extend(self.eviction(&info_text).await);
         findings.push(self.persistence(&info_text, syncs));
         findings.push(replicas(&info_text));
+        findings.extend(self.sentinels().await);
         findings.push(self.clock().await);
         findings.extend(self.room(&info_text).await);
         findings.push(self.encryption());
@@ -165,6 +167,51 @@ impl Redis {
             )
             .at_stake(at_stake),
         }
+    }
+
+    /// Whether the sentinels are there and of one mind, and what becomes of a primary that is cut off from them.
+    async fn sentinels(&self) -> Vec<Finding> {
+        const SUBJECT: &str = "sentinels";
+        let supervisor = &self.inner.supervisor;
+        let Some(sentinels) = supervisor.config.sentinels() else { return Vec::new() };
+        let said = sentinel::each(&supervisor.config, sentinels).await;
+        let newest =
+            said.iter().filter_map(|(_, said)| said.as_ref().ok()).max_by_key(|primary| primary.epoch);
+        let amiss: Vec<String> = said
+            .iter()
+            .filter_map(|(host, said)| match said {
+                Ok(primary) if newest.is_some_and(|newest| newest.host != primary.host) => {
+                    Some(format!("{host} names {}", primary.host))
+                }
+                Ok(_) => None,
+                Err(refusal) => Some(format!("{host}: {}", refusal.message)),
+            })
+            .collect();
+        let place = newest.map_or_else(|| "none".into(), |primary| primary.host.to_string());
+        let count = said.len();
+        let mut findings = vec![if !amiss.is_empty() {
+            Finding::advice(
+                SUBJECT,
+                format!("{} of {count} name {place}; {}", count - amiss.len(), amiss.join("; ")),
+                "bring them back: most of them are needed to replace a primary",
+            )
+        } else if count < 3 {
+            Finding::advice(
+                SUBJECT,
+                format!("all {count} in the URL name {place}"),
+                "run three, on three machines, and name them all: fewer cannot agree when one is gone",
+            )
+        } else {
+            Finding::fine(SUBJECT, format!("all {count} name {place}"))
+        }];
+        if self.setting("min-replicas-to-write").await.is_some_and(|least| least == "0") {
+            findings.push(Finding::advice(
+                "a primary cut off",
+                "min-replicas-to-write is 0: it goes on granting locks to clients that still reach it",
+                "min-replicas-to-write 1 and min-replicas-max-lag 10, on every server",
+            ));
+        }
+        findings
     }
 
     async fn clock(&self) -> Finding {

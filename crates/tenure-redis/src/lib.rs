@@ -2,7 +2,8 @@
 //!
 //! One round trip to take a lock, one to give it back, one command per hand-over however many wait. Waiters stand in
 //! a line and are told by a push; a push is dated, never trusted. The page `docs/backends/redis.md` says what is
-//! guaranteed, what can go wrong, and what is written where.
+//! guaranteed, what can go wrong, and what is written where; `docs/backends/redis-sentinel.md` what is different with
+//! sentinels.
 //!
 //! Through the crate `tenure`, with its feature `redis`, this is `tenure::redis`:
 //!
@@ -40,6 +41,7 @@ mod renewals;
 mod reply;
 mod rights;
 mod scripts;
+mod sentinel;
 mod server;
 mod stream;
 mod succession;

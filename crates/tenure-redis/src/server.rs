@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
-use redis::{Client, Cmd, ProtocolVersion, RedisResult, Value};
+use redis::{Client, Cmd, ConnectionInfo, RedisResult, Value};
 use tenure_core::{Deployment, RefusalKind, StoreError};
 
 use crate::config::RedisConfig;
@@ -67,9 +67,8 @@ pub(crate) enum Native {
     Redis,
 }
 
-/// A client of the library for this configuration.
-pub(crate) fn client(config: &RedisConfig, protocol: ProtocolVersion) -> RedisResult<Client> {
-    let info = config.connection_info(protocol);
+/// A client of the library for a server or a sentinel of this configuration.
+pub(crate) fn client(config: &RedisConfig, info: ConnectionInfo) -> RedisResult<Client> {
     #[cfg(feature = "tls")]
     if let redis::ConnectionAddr::TcpTls { .. } = info.addr() {
         // The library leaves the choice of cryptography to the program. If the program has made one, it stands.
@@ -173,6 +172,12 @@ pub(crate) async fn describe(
     if field(&info, "cluster_enabled") == Some("1") {
         return Err(StoreError::refused(RefusalKind::Configuration, error::CLUSTER));
     }
+    // Whoever goes by sentinels wants the primary, and it may have been replaced since they were asked.
+    let role = field(&info, "role");
+    if config.sentinels().is_some() && role.is_some_and(|role| role != "master") {
+        let message = "the server that the sentinels name is a replica: a failover is under way";
+        return Err(StoreError::refused(RefusalKind::Unavailable, message));
+    }
     let run_id = field(&info, "run_id").unwrap_or_default().into();
     let means = match loaded.into_iter().chain([called]).collect::<RedisResult<Vec<_>>>() {
         Ok(_) => Means::Scripts,
@@ -180,7 +185,11 @@ pub(crate) async fn describe(
     };
     let settings = fsync.ok().and_then(|settings| redis::from_redis_value(settings).ok());
     let syncs = Syncs::read(&settings.unwrap_or_default());
-    let deployment = deployment(&info, syncs == Syncs::Always);
+    let deployment = match config.sentinels() {
+        // Its replicas may be away at the moment.
+        Some(_) => Deployment::RedisReplicated,
+        None => deployment(&info, syncs == Syncs::Always),
+    };
     Ok((Server { run_id, means, deployment, syncs }, store_micros))
 }
 

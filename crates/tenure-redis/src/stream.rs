@@ -135,7 +135,8 @@ mod tests {
     async fn a_socket_is_quick_and_notices_a_dead_peer() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("redis://{}?timeout=2s", listener.local_addr().unwrap());
-        let client = server::client(&RedisConfig::from_url(&url).unwrap(), ProtocolVersion::RESP3).unwrap();
+        let config = RedisConfig::from_url(&url).unwrap();
+        let client = server::client(&config, config.connection_info(ProtocolVersion::RESP3, None)).unwrap();
         let attention = Arc::new(Attention::new(Arc::new(SystemClock), false));
         let stream = Stream::connect(client.get_connection_info(), attention).await.unwrap().unwrap();
         let Socket::Tcp(socket) = &stream.socket else { panic!("not TCP") };

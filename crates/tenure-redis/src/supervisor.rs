@@ -25,6 +25,7 @@ use crate::error;
 use crate::pushes::{Orphan, Pushes};
 use crate::reply::{self, Answers, is_name, out_of_step, text};
 use crate::scripts::{Call, Scripts, by_hash, command};
+use crate::sentinel::Primary;
 use crate::server::Server;
 use connecting::EndsWithUs;
 
@@ -40,6 +41,8 @@ pub(crate) struct Supervisor {
     pub(crate) channel: String,
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
+    /// The newest that any sentinel has told of its primary.
+    newest_epoch: AtomicU64,
     /// Is told of every grant that nobody here awaits.
     orphanage: Box<dyn Fn(Orphan) + Send + Sync>,
     this: Weak<Self>,
@@ -53,6 +56,8 @@ struct State {
     /// Somebody was told that nothing can be pushed here.
     has_warned: bool,
     next_try: Option<(BootInstant, StoreError)>,
+    /// Where the sentinels said that the server is, when they were last asked.
+    primary: Option<Primary>,
 }
 
 type Connected = Result<Arc<Live>, StoreError>;
@@ -75,6 +80,8 @@ pub(crate) struct Live {
     _listener: Option<EndsWithUs>,
     /// What moves the bytes, where that is not the client library's business.
     _driver: Option<EndsWithUs>,
+    /// Who listens to the sentinels.
+    _sentinels: Vec<EndsWithUs>,
 }
 
 /// An answer, and the exchange it came from.
@@ -98,6 +105,7 @@ impl Supervisor {
             channel: format!("{}:push:{id}", config.prefix),
             clock: config.seams.clock.clone(),
             state: Mutex::default(),
+            newest_epoch: AtomicU64::new(0),
             orphanage: Box::new(orphanage),
             this: this.clone(),
             pushes,

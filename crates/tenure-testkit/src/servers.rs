@@ -4,6 +4,8 @@
 //! goes with it. Programs are taken from an environment variable, from `PATH`, or from the folder `stores` in the
 //! build directory, which `cargo xtask setup` fills; a program that is nowhere is a failed test, not a skipped one.
 
+mod group;
+
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -13,8 +15,13 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tempfile::TempDir;
 
+pub use group::Group;
+
 /// How long a server may take to start.
 const STARTS_WITHIN: Duration = Duration::from_secs(20);
+
+/// The configuration of a sentinel: it writes what it knows into it.
+const SENTINEL: &str = "sentinel.conf";
 
 /// A program that serves the Redis protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +82,7 @@ pub struct Server {
     arguments: Vec<String>,
     folder: TempDir,
     is_apart: bool,
+    is_sentinel: bool,
     child: Option<Child>,
 }
 
@@ -115,14 +123,28 @@ impl Server {
     fn start_as(kind: Kind, folder: TempDir, arguments: &[&str], is_apart: bool) -> Self {
         let dir = folder.path().to_string_lossy().into_owned();
         let arguments = arguments.iter().map(|argument| argument.replace("{dir}", &dir)).collect();
-        let mut server = Self { kind, port: 0, arguments, folder, is_apart, child: None };
+        Self { kind, port: 0, arguments, folder, is_apart, is_sentinel: false, child: None }.started()
+    }
+
+    /// Starts a sentinel with these lines in its configuration.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn start_sentinel(kind: Kind, configuration: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        std::fs::write(folder.path().join(SENTINEL), configuration).expect("a file");
+        let arguments = Vec::new();
+        Self { kind, port: 0, arguments, folder, is_apart: false, is_sentinel: true, child: None }.started()
+    }
+
+    fn started(mut self) -> Self {
         for attempt in 1.. {
-            server.port = free_port();
-            if server.launch() {
-                return server;
+            self.port = free_port();
+            if self.launch() {
+                return self;
             }
             // Somebody else may have taken the port meanwhile.
-            assert!(attempt < 5, "{kind:?} does not start: {}", server.log());
+            assert!(attempt < 5, "{:?} does not start: {}", self.kind, self.log());
         }
         unreachable!("the loop ends")
     }
@@ -136,6 +158,9 @@ impl Server {
         } else {
             Command::new(self.kind.program())
         };
+        if self.is_sentinel {
+            command.arg(self.folder.path().join(SENTINEL)).arg("--sentinel");
+        }
         let port = self.port.to_string();
         command
             .args([
@@ -190,6 +215,11 @@ impl Server {
 
     fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    /// Whether it was not killed.
+    pub const fn is_running(&self) -> bool {
+        self.child.is_some()
     }
 
     /// Which program it is.

@@ -16,6 +16,7 @@
 //! | (always) | `memory:` | this process alone; not on the command line |
 //! | `embedded` (default) | `file:/var/lock/tenure` | the processes of this machine, nothing to install |
 //! | `redis` | `redis://host:6379`, `rediss://…`, `unix:…` | one Redis or Valkey server |
+//! | `redis` | `redis+sentinel://host1,host2/NAME` | the primary that the sentinels name |
 
 #![forbid(unsafe_code)]
 
@@ -125,6 +126,7 @@ fn kind(url: &StoreUrl) -> Option<&'static str> {
         "memory" => Some("memory"),
         "file" => Some("file"),
         "redis" | "rediss" | "valkey" | "valkeys" | "unix" | "redis+unix" | "valkey+unix" => Some("redis"),
+        "redis+sentinel" | "rediss+sentinel" | "valkey+sentinel" | "valkeys+sentinel" => Some("redis"),
         _ => None,
     }
 }
@@ -165,6 +167,10 @@ struct EmbeddedPage;
 #[cfg(all(doctest, feature = "redis"))]
 #[doc = include_str!("../../../docs/backends/redis.md")]
 struct RedisPage;
+
+#[cfg(all(doctest, feature = "redis"))]
+#[doc = include_str!("../../../docs/backends/redis-sentinel.md")]
+struct SentinelPage;
 
 #[cfg(test)]
 mod tests {

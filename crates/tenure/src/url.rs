@@ -17,6 +17,8 @@ struct Secret {
     password: Range<usize>,
     /// With what makes no sense without it.
     whole: Range<usize>,
+    /// It opens something else than the store: its sentinels.
+    is_anothers: bool,
 }
 
 /// One `name=value` behind the question mark.
@@ -28,12 +30,12 @@ struct Parameter<'a> {
 
 impl Parameter<'_> {
     fn is_password(&self) -> bool {
-        self.name.get(..4).is_some_and(|start| start.eq_ignore_ascii_case("pass"))
+        self.name.to_ascii_lowercase().contains("pass")
     }
 
     /// Whether an `@` in its value is no surprise.
     fn may_have_an_at(&self) -> bool {
-        self.is_password() || ["user", "ca", "cert", "key"].contains(&self.name)
+        self.is_password() || ["user", "sentinel_user", "ca", "cert", "key"].contains(&self.name)
     }
 }
 
@@ -78,10 +80,10 @@ impl StoreUrl {
         !self.secrets().is_empty()
     }
 
-    /// The same store with `password`, unless there is one in the text. Stores that ask for none have no use for it.
+    /// The same store with `password`, unless there is one for it in the text. Stores that ask for none have no use for it.
     #[must_use]
     pub fn with_password(&self, password: &str) -> Self {
-        let password = (!self.has_password()).then(|| password.to_owned());
+        let password = self.secrets().iter().all(|secret| secret.is_anothers).then(|| password.to_owned());
         Self { text: self.text.clone(), password }
     }
 
@@ -124,7 +126,7 @@ impl StoreUrl {
             let Range { start, end } = parameter.whole;
             // The last one goes with the sign before it, any other with the sign after it.
             let whole = if end == self.text.len() { start - 1..end } else { start..end + 1 };
-            Secret { password: parameter.value, whole }
+            Secret { password: parameter.value, whole, is_anothers: parameter.name.starts_with("sentinel") }
         });
         let secrets = before_host.into_iter().chain(among_parameters);
         secrets.filter(|secret| !secret.password.is_empty()).collect()
@@ -145,7 +147,7 @@ impl StoreUrl {
         let end = signs.find(|at| !is_elsewhere(at))?;
         let colon = start + self.text[start..end].find(':')?;
         let whole = if colon == start { start..end + 1 } else { colon..end };
-        Some(Secret { password: colon + 1..end, whole })
+        Some(Secret { password: colon + 1..end, whole, is_anothers: false })
     }
 }
 

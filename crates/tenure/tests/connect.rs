@@ -45,6 +45,11 @@ fn a_password_is_never_shown() {
         ("redis+unix:///s?user=u&pass=sesame", "redis+unix:///s?user=u&pass=***"),
         ("redis+unix:///s?pass=sesame@x&user=u@h", "redis+unix:///s?pass=***&user=u@h"),
         ("redis://h:6379?pass=ses@me", "redis://h:6379?pass=***"),
+        ("redis+sentinel://u:sesame@h1,h2/m", "redis+sentinel://u:***@h1,h2/m"),
+        (
+            "redis+sentinel://h1,h2/m?sentinel_password=sesame",
+            "redis+sentinel://h1,h2/m?sentinel_password=***",
+        ),
         ("redis://u:sesame@h?PassWord=sesame", "redis://u:***@h?PassWord=***"),
         ("file:/tmp/x?password=sesame", "file:/tmp/x?password=***"),
     ] {
@@ -75,7 +80,8 @@ fn what_is_no_password_is_shown() {
 #[test]
 fn a_password_given_apart_stays_apart_and_yields_to_one_in_the_url() {
     let given = |url: &str| StoreUrl::new(url).with_password("a/b@c").expose_password().map(str::to_owned);
-    for url in ["redis://h/0", "redis://u@h/0", "redis+unix:///s?user=u", "rediss://h:1?ca=/a@b"] {
+    let sentinels = "redis+sentinel://u@h1,h2/m?sentinel_password=theirs";
+    for url in ["redis://h/0", "redis://u@h/0", "redis+unix:///s?user=u", "rediss://h:1?ca=/a@b", sentinels] {
         assert_eq!(given(url).as_deref(), Some("a/b@c"), "{url}");
     }
     for url in ["redis://u:own@h/0", "redis+unix:///s?user=u&pass=own"] {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ErrorKind, ProtocolVersion, PushInfo, RedisResult};
+use redis::{AsyncConnectionConfig, Client, ErrorKind, ProtocolVersion, PushInfo, RedisResult};
 use tenure_core::clock::sleep_until;
 use tenure_core::{BootInstant, RefusalKind, StoreError};
 use tokio::io::AsyncReadExt;
@@ -15,7 +15,9 @@ use tokio::task::AbortHandle;
 
 use super::{Connected, Live, Supervisor};
 use crate::attention::Attention;
+use crate::config::Host;
 use crate::error;
+use crate::sentinel;
 use crate::server;
 use crate::stream::Stream;
 
@@ -114,10 +116,30 @@ impl Supervisor {
         let _ = done.send(Some(connected));
     }
 
+    /// Leaves the primary as soon as a sentinel names another.
+    fn listen_to_sentinels(&self, is_retired: &Arc<AtomicBool>) -> Vec<EndsWithUs> {
+        let (Some(sentinels), Some(known)) = (self.config.sentinels(), self.state().primary.clone()) else {
+            return Vec::new();
+        };
+        let listen = |host: &Host| {
+            let (this, is_retired) = (self.this.clone(), is_retired.clone());
+            let replaced = sentinel::until_replaced(self.config.clone(), host.clone(), known.clone());
+            let task = tokio::spawn(async move {
+                let epoch = replaced.await;
+                if let Some(this) = this.upgrade() {
+                    this.newest_epoch.fetch_max(epoch, Ordering::AcqRel);
+                    this.retire(&is_retired);
+                }
+            });
+            EndsWithUs(task.abort_handle())
+        };
+        sentinels.hosts.iter().map(listen).collect()
+    }
+
     /// What a server says that hangs up on whoever connects: it does not wait to be asked, and what we had sent by then fails
     /// before anybody reads it.
     async fn farewell(&self) -> Option<StoreError> {
-        let client = server::client(&self.config, ProtocolVersion::RESP2).ok()?;
+        let client = self.client(ProtocolVersion::RESP2).ok()?;
         let attention = Arc::new(Attention::new(self.clock.clone(), false));
         let said = async {
             let stream = Stream::connect(client.get_connection_info(), attention).await?.ok()?;
@@ -131,7 +153,20 @@ impl Supervisor {
         }
     }
 
+    /// A client for the server, where it was last.
+    fn client(&self, protocol: ProtocolVersion) -> RedisResult<Client> {
+        let primary = self.state().primary.clone();
+        let host = primary.as_ref().map(|primary| &primary.host);
+        server::client(&self.config, self.config.connection_info(protocol, host))
+    }
+
     async fn open(self: &Arc<Self>) -> Connected {
+        if let Some(sentinels) = self.config.sentinels() {
+            let known = self.newest_epoch.load(Ordering::Acquire);
+            let primary = sentinel::find(&self.config, sentinels, known).await?;
+            self.newest_epoch.fetch_max(primary.epoch, Ordering::AcqRel);
+            self.state().primary = Some(primary);
+        }
         let resp3 = if self.config.resp2 {
             None
         } else {
@@ -148,7 +183,7 @@ impl Supervisor {
     }
 
     async fn open_with(self: &Arc<Self>, protocol: ProtocolVersion) -> RedisResult<Connected> {
-        let client = server::client(&self.config, protocol)?;
+        let client = self.client(protocol)?;
         let is_retired = Arc::new(AtomicBool::new(false));
         let mut settings = AsyncConnectionConfig::new()
             // Deadlines are ours, on the clock that counts suspend.
@@ -215,6 +250,7 @@ impl Supervisor {
         let live = Live {
             connection,
             server,
+            _sentinels: self.listen_to_sentinels(&is_retired),
             is_retired,
             store_ahead: AtomicI64::new(0),
             is_subscribed: listener.is_some(),
