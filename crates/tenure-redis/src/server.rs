@@ -68,6 +68,7 @@ pub(crate) enum Native {
 }
 
 /// A client of the library for a server or a sentinel of this configuration.
+#[cfg_attr(not(feature = "tls"), expect(unused_variables, reason = "it names the certificates"))]
 pub(crate) fn client(config: &RedisConfig, info: ConnectionInfo) -> RedisResult<Client> {
     #[cfg(feature = "tls")]
     if let redis::ConnectionAddr::TcpTls { .. } = info.addr() {

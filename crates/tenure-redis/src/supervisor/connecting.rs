@@ -156,6 +156,9 @@ impl Supervisor {
     /// A client for the server, where it was last.
     fn client(&self, protocol: ProtocolVersion) -> RedisResult<Client> {
         let primary = self.state().primary.clone();
+        if self.config.sentinels().is_some() && primary.is_none() {
+            return Err((ErrorKind::InvalidClientConfig, "no sentinel has named a primary yet").into());
+        }
         let host = primary.as_ref().map(|primary| &primary.host);
         server::client(&self.config, self.config.connection_info(protocol, host))
     }
