@@ -228,7 +228,22 @@ async fn what_is_wrong_is_said() {
     assert!(kind == RefusalKind::Configuration && message.contains("no sentinel"), "{message}");
     let (kind, message) = refusal("redis+sentinel://127.0.0.1:1,127.0.0.1:2/a").await;
     assert!(kind == RefusalKind::Unavailable && message.contains("127.0.0.1:2"), "{message}");
-    let redis = connect(&format!("{}?sentinel_password=open-sesame", group.url()), Rules::DEFAULT).await;
+    // The rule of `docs/backends/redis-sentinel.md`, word for word.
+    let rule = "resetchannels &+switch-master -@all +sentinel|master +subscribe";
+    let open = |sentinel: &Server| format!("redis://:open-sesame@{}", sentinel.address());
+    for sentinel in &group.sentinels {
+        let words: Vec<&str> = "ACL SETUSER asker on >asking".split(' ').chain(rule.split(' ')).collect();
+        let _: String = ask(&open(sentinel), &words).await;
+    }
+    let login = "sentinel_user=asker&sentinel_password=asking";
+    let redis = connect(&format!("{}?{login}", group.url()), Rules::DEFAULT).await;
+    for sentinel in &group.sentinels {
+        until("listens to every sentinel", async || {
+            let clients: String = ask(&open(sentinel), &["CLIENT", "LIST"]).await;
+            clients.lines().any(|client| client.contains(" sub=1 ") && client.contains("user=asker"))
+        })
+        .await;
+    }
     let claim = claim("said", Mode::Exclusive, TTL);
     assert!(matches!(redis.attempt(&claim, Line::Join).await, Ok(Attempt::Granted(_))));
     redis.release(&claim, Trail::Clean).await.unwrap();
