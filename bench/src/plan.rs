@@ -56,7 +56,7 @@ impl Plan {
         Self {
             smoke,
             tasks: &[1, 64, 512],
-            uncontended_rounds: 15,
+            uncontended_rounds: 11,
             uncontended_span: Duration::from_millis(1000),
             waiters: &[2, 16, 128, 1000],
             processes: &[1, 4],

@@ -251,10 +251,13 @@ impl Backend for Redis {
 
     async fn attempt(&self, claim: &Claim, line: Line) -> Answer<Attempt> {
         let inner = &self.inner;
+        // What is rare is in a box: every attempt would be as large.
         if let Means::Native(_) = inner.means {
-            return native::attempt(inner, claim, line).await;
+            return Box::pin(native::attempt(inner, claim, line)).await;
         }
-        inner.make_known(claim).await?;
+        if !inner.succession.is_idle() {
+            Box::pin(inner.make_known(claim)).await?;
+        }
         // Before the request is sent: the push may overtake the answer.
         let joins = line == Line::Join && claim.mode == Mode::Exclusive;
         let may_inherit = (joins && claim.tie == Tie::Process)
@@ -301,7 +304,7 @@ impl Backend for Redis {
 
     async fn release(&self, claim: &Claim, trail: Trail) -> Answer<Released> {
         let answer = match self.inner.means {
-            Means::Native(commands) => native::release(&self.inner, commands, claim, trail).await,
+            Means::Native(commands) => Box::pin(native::release(&self.inner, commands, claim, trail)).await,
             Means::Scripts => self.inner.end(claim, trail).await,
         };
         // Not before the answer: a grant that is pushed meanwhile is this release's business, and no orphan.

@@ -53,6 +53,11 @@ impl Inner {
         if self.succession.is_idle() {
             return self.release(keys, value_of(claim), trail).await;
         }
+        // In a box: every release would be as large.
+        Box::pin(self.end_or_hand_on(claim, keys, trail)).await
+    }
+
+    async fn end_or_hand_on(self: &Arc<Self>, claim: &Claim, keys: Keys, trail: Trail) -> Answer<Released> {
         // A claim that outlives its process may be somebody else's by now.
         let may_hand_on = trail == Trail::Clean && claim.tie == Tie::Process && claim.mode == Mode::Exclusive;
         let tell = |id, inheritance| self.pushes.inherit(id, inheritance);
@@ -122,9 +127,6 @@ impl Inner {
 
     /// Lets the store hear that a claim holds, if it has not. Answers an error if it could not.
     pub(crate) async fn make_known(self: &Arc<Self>, claim: &Claim) -> Answer<()> {
-        if self.succession.is_idle() {
-            return Ok(());
-        }
         let keys = self.layout.keys(&claim.name);
         match self.succession.unheard(&keys, claim.id) {
             Some(link) => self.tell(&keys, claim.id, &link).await.map(drop),
