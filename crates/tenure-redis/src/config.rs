@@ -369,19 +369,12 @@ fn store_name(url: &Url, is_socket: bool) -> String {
     if is_socket {
         return format!("{}://{}", url.scheme(), url.path());
     }
-    let user = match url.username() {
-        "" => String::new(),
-        user => format!("{user}@"),
-    };
-    let db = match url.path().trim_matches('/') {
-        "" => "0",
-        db => db,
-    };
+    let (user, db) = user_and_database(url);
     let host = url.host_str().unwrap_or_default();
     format!("{}://{user}{host}:{}/{db}", url.scheme(), url.port().unwrap_or(6379))
 }
 
-fn sentinels_name(scheme: &str, url: &Url, sentinels: &Sentinels) -> String {
+fn user_and_database(url: &Url) -> (String, &str) {
     let user = match url.username() {
         "" => String::new(),
         user => format!("{user}@"),
@@ -390,6 +383,11 @@ fn sentinels_name(scheme: &str, url: &Url, sentinels: &Sentinels) -> String {
         "" => "0",
         db => db,
     };
+    (user, db)
+}
+
+fn sentinels_name(scheme: &str, url: &Url, sentinels: &Sentinels) -> String {
+    let (user, db) = user_and_database(url);
     format!("{scheme}://{user}{sentinels}/{db}")
 }
 
