@@ -100,7 +100,7 @@ impl Inner {
             let terms = Terms::Release { trail };
             let request = Request { keys: keys.clone(), value: value.clone(), terms };
             let mut heard = Err(StoreError::unknown("no answer"));
-            link.is_asked();
+            let was_doubtful = link.is_asked();
             let answered = self.releases.call_after(self, &call, request, |reply| {
                 heard = call.open(reply).map(|confirmed| match confirmed {
                     Some(_) => self.succession.known(keys, id),
@@ -108,17 +108,15 @@ impl Inner {
                 });
             });
             let answered = answered.await;
-            match heard {
-                // One after the other then: the release has come too early, and only took the claim out of the line.
-                Err(error) if is_without_script(&error) => {}
-                Err(error) => return Err(error),
-                Ok(()) => {
-                    let answered = answered?;
-                    link.is_answered();
-                    return reply::released(&answered.item);
-                }
+            let is_without_script = heard.as_ref().is_err_and(is_without_script);
+            if !was_doubtful && (heard.is_ok() || is_without_script) {
+                link.is_answered();
             }
-            link.is_answered();
+            // One after the other then: the release has come too early, and only took the claim out of the line.
+            if !is_without_script {
+                heard?;
+                return reply::released(&answered?.item);
+            }
         }
         self.tell_in_turn(keys, id, link).await?;
         self.succession.known(keys, id);
@@ -164,7 +162,7 @@ impl Inner {
     /// Lets the store hear of all that have held a lock, if it has not heard of the claim. One request at a time: whoever
     /// comes meanwhile is told of in the next.
     async fn tell(self: &Arc<Self>, keys: &Keys, id: ClaimId, link: &Arc<Link>) -> Answer<Released> {
-        let settled = || (!self.succession.must_be_told(keys, id)).then(|| link.verdict());
+        let settled = || self.succession.settled(keys, id, link);
         let request = || {
             let (inner, keys, link) = (self.clone(), keys.clone(), link.clone());
             Box::pin(async move { inner.tell_in_turn(&keys, id, &link).await }) as _

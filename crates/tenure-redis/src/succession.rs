@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tenure_core::{BootInstant, ClaimId, FencingToken, Label};
+use tenure_core::{Answer, BootInstant, ClaimId, FencingToken, Label, Released};
 
 use crate::keys::Keys;
 pub(crate) use link::Link;
@@ -190,13 +190,13 @@ impl Chain {
         false
     }
 
-    /// The store has not heard of its last, and never will. Answers who that is.
-    fn give_up(self) -> ClaimId {
-        if self.is_closing {
-            self.link.is_asked();
+    /// The lock is with somebody else. Answers who has lost it: nobody, if the last of them gave it back.
+    fn give_up(self) -> Option<ClaimId> {
+        if self.link.is_overtaken() {
+            return None;
         }
         self.link.is_lost.store(true, Ordering::SeqCst);
-        self.last().id
+        Some(self.last().id)
     }
 }
 
@@ -270,7 +270,7 @@ impl Succession {
             if has_heirs {
                 chains.insert(keys.clone(), chain);
             }
-            let lost = before.filter(|chain| chain.held.len() > 1).map(Chain::give_up);
+            let lost = before.filter(|chain| chain.held.len() > 1).and_then(Chain::give_up);
             Begun { has_heirs, lost }
         });
         self.beginning.fetch_sub(1, Ordering::SeqCst);
@@ -284,7 +284,7 @@ impl Succession {
             if last.id == id || last.token >= token {
                 return None;
             }
-            chains.remove(keys).map(Chain::give_up)
+            chains.remove(keys).and_then(Chain::give_up)
         })
     }
 
@@ -333,12 +333,14 @@ impl Succession {
         (chain.held.len() > 1 && chain.last().id == id).then(|| chain.link.clone())
     }
 
-    /// Whether there is something that the store has not heard of the claim.
-    pub(crate) fn must_be_told(&self, keys: &Keys, id: ClaimId) -> bool {
-        let chains = self.chains();
-        chains
-            .get(keys)
-            .is_some_and(|chain| chain.held.len() > 1 && chain.held.iter().any(|heir| heir.id == id))
+    /// How a claim ended that has handed its lock on, if that is certain: the store has heard of it, or need not any more.
+    pub(crate) fn settled(&self, keys: &Keys, id: ClaimId, link: &Link) -> Option<Answer<Released>> {
+        let must_be_told = {
+            let chains = self.chains();
+            let is_among = |chain: &Chain| chain.held.iter().any(|heir| heir.id == id);
+            chains.get(keys).is_some_and(|chain| chain.held.len() > 1 && is_among(chain))
+        };
+        (!must_be_told && !link.is_to_be_answered()).then(|| link.verdict())
     }
 
     /// What the store has not heard of the claim: that it holds, or that it does not any more.

@@ -17,6 +17,8 @@ pub(crate) struct Link {
     pub(super) is_lost: AtomicBool,
     /// A release of the last of them may have been carried out, and nobody knows: it may know none of them for that.
     is_doubtful: AtomicBool,
+    /// While that was so, the lock came to another claim here: whether it was lost, only the answer to that release tells.
+    is_overtaken: AtomicBool,
 }
 
 /// One request at a time.
@@ -82,25 +84,40 @@ impl Link {
         task.await.unwrap_or_else(|_| Err(StoreError::unknown("the request was dropped on the way")))
     }
 
-    /// The last of them is about to be released. Until that [is answered](Self::is_answered), nobody knows.
-    pub(crate) fn is_asked(&self) {
-        self.is_doubtful.store(true, Ordering::SeqCst);
+    /// The last of them is about to be released. Until that [is answered](Self::is_answered), nobody knows. Answers whether
+    /// nobody knew before: an earlier release was not answered.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.is_doubtful.swap(true, Ordering::SeqCst)
     }
 
+    /// A release was answered, and none before it was not.
     pub(crate) fn is_answered(&self) {
         self.is_doubtful.store(false, Ordering::SeqCst);
     }
 
+    /// The lock came to another claim here. Answers whether that may be for the release of the last of them, which is not
+    /// answered yet: pushes and answers are read by different tasks, and whoever held since may have been quick.
+    pub(super) fn is_overtaken(&self) -> bool {
+        let is_doubtful = self.is_doubtful.load(Ordering::SeqCst);
+        self.is_overtaken.fetch_or(is_doubtful, Ordering::SeqCst) || is_doubtful
+    }
+
+    /// Whether only the answer to a release tells how they ended.
+    pub(super) fn is_to_be_answered(&self) -> bool {
+        self.is_overtaken.load(Ordering::SeqCst) && self.is_doubtful.load(Ordering::SeqCst)
+    }
+
     /// How a claim ended of which the store need hear nothing any more.
     pub(crate) fn verdict(&self) -> Answer<Released> {
-        if !self.is_lost.load(Ordering::SeqCst) {
-            Ok(Released::Held)
-        } else if self.is_doubtful.load(Ordering::SeqCst) {
+        let is_lost = self.is_lost.load(Ordering::SeqCst);
+        if self.is_doubtful.load(Ordering::SeqCst) && (is_lost || self.is_overtaken.load(Ordering::SeqCst)) {
             Err(StoreError::unknown(
                 "the store knows nothing of it, which may be for a release that it did not answer",
             ))
-        } else {
+        } else if is_lost {
             Ok(Released::Absent)
+        } else {
+            Ok(Released::Held)
         }
     }
 }

@@ -182,10 +182,11 @@ impl Here {
         let (answer, answered) = oneshot::channel();
         let sent = self.world.now();
         let is_twice = self.is_stormy() && self.world.dice.below(4) == 0;
-        let mut answer = Some(answer);
-        for copy in 0..=usize::from(is_twice) {
+        // The first that arrives is answered.
+        let answer = Arc::new(Mutex::new(Some(answer)));
+        for _ in 0..=usize::from(is_twice) {
             let (Some(out), here, verb) = (self.way(), self.clone(), verb.clone()) else { continue };
-            let to = if copy == 0 { answer.take() } else { None };
+            let answer = answer.clone();
             tokio::spawn(async move {
                 sleep(out).await;
                 let world = &here.world;
@@ -198,6 +199,7 @@ impl Here {
                 for notice in &notices {
                     here.push(world.message("L", notice), notice.id);
                 }
+                let to = answer.lock().unwrap().take();
                 if let (Some(to), Some(back)) = (to, here.way()) {
                     sleep(back).await;
                     let _ = to.send((said, arrived.micros));
@@ -214,6 +216,10 @@ impl Here {
             }
             Err(_) => return Err(StoreError::unknown("no answer")),
         };
+        // Answers are read by different tasks, and not by those that read what is pushed.
+        if self.world.dice.below(16) == 0 {
+            sleep(self.world.dice.up_to(Duration::from_millis(1))).await;
+        }
         Ok((said, Anchor { sent, store_micros, run_id: "run".into() }))
     }
 
@@ -311,5 +317,5 @@ fn no_two_believe_to_hold() {
         (held, inherited) = (held + these, inherited + handed_on);
     }
     println!("{count} histories from {first} on: held {held} times, handed on {inherited} times");
-    assert!(count < 100 || inherited > 1000.max(2 * held / 100), "hardly anything was handed on");
+    assert!(count < 100 || inherited as u64 > 4 * count, "hardly anything was handed on");
 }

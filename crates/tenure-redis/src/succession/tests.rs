@@ -234,11 +234,48 @@ fn whoever_is_being_released_hands_nothing_on() {
     let (how, told) = end(&succession, 3, ROUND_TRIP, all_hear);
     assert!(matches!(how, End::Last(_)) && told.is_empty(), "{how:?} {told:?}");
     // If the release went unanswered, that may be why the store knows none of them.
-    link.is_asked();
+    assert!(!link.is_asked());
     succession.lost(&keys(), &link);
     assert!(matches!(link.verdict(), Err(StoreError::Unknown(_))));
     link.is_answered();
     assert_eq!(link.verdict().unwrap(), Released::Absent);
+}
+
+/// The last of them is being released, others held since, and the lock has come here again before that release's answer was
+/// read. Nobody has lost anything.
+#[test]
+fn a_lock_that_comes_back_before_the_answer_was_read_was_not_lost() {
+    let in_trouble = |is_told: bool| {
+        let succession = Succession::default();
+        begun(&succession, 1, 70, &[2, 200]);
+        end(&succession, 1, ROUND_TRIP, all_hear);
+        let (how, _) = end(&succession, 2, ROUND_TRIP, all_hear);
+        let End::Last(link) = how else { panic!("{how:?}") };
+        assert!(!link.is_asked());
+        if is_told {
+            assert_eq!(begun(&succession, 3, 99, &[4]), Begun { has_heirs: true, lost: None });
+        } else {
+            assert_eq!(succession.granted(&keys(), id(3), FencingToken::new(99)), None);
+        }
+        assert!(succession.settled(&keys(), id(1), &link).is_none(), "the answer tells");
+        (succession, link)
+    };
+    for is_told in [false, true] {
+        let (succession, link) = in_trouble(is_told);
+        succession.known(&keys(), id(2));
+        link.is_answered();
+        let settled = succession.settled(&keys(), id(1), &link);
+        assert_eq!(settled.expect("it is answered").unwrap(), Released::Held);
+        // It had been lost before.
+        let (succession, link) = in_trouble(is_told);
+        assert_eq!(succession.lost(&keys(), &link), None);
+        link.is_answered();
+        assert_eq!(link.verdict().unwrap(), Released::Absent);
+        // And if no answer comes, nobody knows, also if it is asked again.
+        let (_, link) = in_trouble(is_told);
+        assert!(matches!(link.verdict(), Err(StoreError::Unknown(_))));
+        assert!(link.is_asked());
+    }
 }
 
 /// A request goes on if its caller does not look, and if it is dropped.

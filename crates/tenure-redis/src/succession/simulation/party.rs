@@ -93,7 +93,7 @@ impl Here {
             process.succession.known(keys, id);
             return self.release(id, trail).await;
         };
-        link.is_asked();
+        let was_doubtful = link.is_asked();
         let both = self.ask(move |world, queue, now| {
             let Step { answer, mut notices } = queue.hand_on(now, &RULES, &held, (last.token, &label));
             let (released, others) = release_of(world, queue, now, which, id, trail, 0);
@@ -101,7 +101,9 @@ impl Here {
             ((answer.is_some(), released), notices)
         });
         let ((is_ours, answer), Anchor { sent, .. }) = both.await?;
-        link.is_answered();
+        if !was_doubtful {
+            link.is_answered();
+        }
         if is_ours {
             process.succession.known(keys, id);
         } else {
@@ -112,8 +114,7 @@ impl Here {
     }
 
     async fn tell(&self, id: ClaimId, link: &Arc<Link>) -> Answer<Released> {
-        let settled =
-            || (!self.process().succession.must_be_told(&self.world.keys, id)).then(|| link.verdict());
+        let settled = || self.process().succession.settled(&self.world.keys, id, link);
         let request = || {
             let (here, link) = (self.clone(), link.clone());
             Box::pin(async move { here.tell_in_turn(id, &link).await }) as _
@@ -229,12 +230,17 @@ impl Here {
         Ok(renewal)
     }
 
-    /// Holds for a while.
-    async fn hold(&self, claim: &Claim, grant: Inheritance, mut news: oneshot::Receiver<News>) -> Trail {
+    /// Holds for a while. Answers until when it might have.
+    async fn hold(
+        &self,
+        claim: &Claim,
+        grant: Inheritance,
+        mut news: oneshot::Receiver<News>,
+    ) -> (Trail, BootInstant) {
         let (world, dice, id) = (&self.world, &self.world.dice, claim.id);
         let mut until = grant.since + grant.ttl - MARGIN;
         if world.now() >= until {
-            return Trail::Clean;
+            return (Trail::Clean, until);
         }
         world.believe(id, grant.token, until);
         match dice.below(40) {
@@ -262,7 +268,7 @@ impl Here {
             _ => sleep(until.saturating_since(world.now()) + dice.up_to(Duration::from_millis(100))).await,
         }
         world.disbelieve(id);
-        if dice.below(8) == 0 { Trail::Doubtful } else { Trail::Clean }
+        (if dice.below(8) == 0 { Trail::Doubtful } else { Trail::Clean }, until)
     }
 
     pub(super) async fn party(self) {
@@ -274,16 +280,29 @@ impl Here {
                 1 => dice.up_to(Duration::from_millis(300)),
                 _ => Duration::from_secs(3),
             };
-            let mut trail = match timeout(patience, self.wait(&claim)).await {
+            let (mut trail, mut until) = match timeout(patience, self.wait(&claim)).await {
                 Ok(Ok(Some((grant, news)))) => self.hold(&claim, grant, news).await,
-                _ => Trail::Doubtful,
+                _ => (Trail::Doubtful, BootInstant::from_nanos(0)),
             };
             // Now and then whoever asked does not wait for the answer, and somebody else asks again.
             if dice.below(6) == 0 {
                 let _ = timeout(dice.up_to(Duration::from_micros(400)), self.end(&claim, trail)).await;
+                until = BootInstant::from_nanos(0);
             }
-            while self.end(&claim, trail).await.is_err() {
-                trail = Trail::Doubtful;
+            loop {
+                match self.end(&claim, trail).await {
+                    Ok(released) => {
+                        let is_held = released == Released::Held || world.now() >= until;
+                        assert!(
+                            is_held,
+                            "{} was told {released:?}, and had held all the time",
+                            claim.id.to_hex()
+                        );
+                        break;
+                    }
+                    // Asked twice, it may have ended already.
+                    Err(_) => (trail, until) = (Trail::Doubtful, BootInstant::from_nanos(0)),
+                }
             }
             self.process().pushes.forget(claim.id);
             sleep(dice.up_to(Duration::from_micros(300))).await;
