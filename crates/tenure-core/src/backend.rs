@@ -114,6 +114,13 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// * MUST pass the lock on when the evicted claims expire, or at once with [`Eviction::force`]
     ///   (`eviction_passes_the_lock_on`).
     async fn evict(&self, name: &LockName, eviction: &Eviction) -> Answer<u32>;
+
+    /// Completes when the store may have lost what it granted before this was called: it was restarted, or another server
+    /// took its place, as far as can be seen from here. Every lease is renewed then, at once: its holder learns of a loss long
+    /// before the next renewal would have told. Nothing if that cannot be seen. MUST NOT do I/O by itself.
+    fn in_doubt(&self) -> Option<BoxFuture<'static, ()>> {
+        None
+    }
 }
 
 /// What a store can do.

@@ -17,7 +17,7 @@ use crate::election::Election;
 use crate::entropy::{Entropy, SystemEntropy};
 use crate::error::{Error, Result};
 use crate::guarantee::Guarantee;
-use crate::keeper::Keeper;
+use crate::keeper::{self, Keeper};
 use crate::lock::Lock;
 use crate::memory::Memory;
 use crate::name::{IntoLockName, LockName};
@@ -99,7 +99,11 @@ impl Locks {
             is_closed: AtomicBool::new(false),
             closing: Notify::new(),
         };
-        Self { shared: Arc::new(shared), namespace: None }
+        let shared = Arc::new(shared);
+        if let Some(in_doubt) = shared.backend.in_doubt() {
+            shared.spawn(keeper::renew_when(in_doubt, Arc::downgrade(&shared)));
+        }
+        Self { shared, namespace: None }
     }
 
     /// The lock called `name`, in this client's namespace.

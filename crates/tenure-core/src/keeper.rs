@@ -8,12 +8,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tracing::Instrument;
 
-use crate::backend::{Renewal, StoreError};
+use crate::backend::{BoxFuture, Renewal, StoreError};
 use crate::by_claim::ByClaim;
 use crate::claim::{Claim, ClaimId};
 use crate::client::Shared;
@@ -25,6 +25,8 @@ use crate::words::in_words;
 const BATCH_MAX: usize = 256;
 /// How many requests of one track are under way at most, if all of them are full.
 const UNDER_WAY_MAX: usize = 4;
+/// A store that is in doubt more often does not make everything be renewed more often.
+const DOUBTED_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub(crate) struct Keeper {
@@ -96,6 +98,23 @@ impl Keeper {
         if !std::mem::replace(&mut state.is_sorting, true) {
             shared.spawn(sort(shared.clone()));
         }
+    }
+}
+
+/// Renews everything whenever the store is in doubt, as long as there is a client.
+pub(crate) async fn renew_when(mut in_doubt: BoxFuture<'static, ()>, client: Weak<Shared>) {
+    loop {
+        in_doubt.await;
+        let Some(shared) = client.upgrade() else { return };
+        // Before anything is renewed: no doubt from then on is missed.
+        let Some(next) = shared.backend.in_doubt() else { return };
+        in_doubt = next;
+        let (now, clock) = (shared.clock.now(), shared.clock.clone());
+        for hold in shared.keeper.holds() {
+            hold.hasten(&shared, now);
+        }
+        drop(shared);
+        sleep_until(clock, now + DOUBTED_EVERY).await;
     }
 }
 
@@ -172,9 +191,14 @@ async fn renew(shared: &Arc<Shared>, batch: &[Arc<Hold>]) {
 
 /// An unknown renewal neither renews nor loses: the validity clock decides, and until then we try again.
 fn retry(shared: &Shared, hold: &Arc<Hold>, patience: Duration, error: &StoreError) {
-    tracing::warn!(lock = %hold.claim.name, token = %hold.token, %error, "renewal failed, will be tried again");
     shared.meters.renewal_failed();
     let pause = (patience / 4).min(Duration::from_millis(500));
     let jittered = pause.mul_f64(0.5 + shared.entropy.fraction());
-    hold.renewal_failed(shared.clock.now() + jittered);
+    let (lock, token) = (&hold.claim.name, hold.token);
+    // Once in a row: an outage is long, and there may be many.
+    if hold.renewal_failed(shared.clock.now() + jittered) {
+        tracing::warn!(%lock, %token, %error, "renewal failed, will be tried again");
+    } else {
+        tracing::debug!(%lock, %token, %error, "renewal failed again");
+    }
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,10 +10,11 @@ use common::SimClock;
 use tenure_core::clock::sleep_until;
 use tenure_core::queue::Rules;
 use tenure_core::{
-    Answer, Attempt, Backend, BootInstant, Bytes, Capabilities, Claim, Clock, Error, Eviction, LeaseState,
-    Line, LockName, LockPage, LockState, Locks, Memory, Once, Released, Renewal, Seams, Settled, StoreError,
-    SystemEntropy, Trail, Why, async_trait,
+    Answer, Attempt, Backend, BootInstant, BoxFuture, Bytes, Capabilities, Claim, Clock, Error, Eviction,
+    LeaseState, Line, LockName, LockPage, LockState, Locks, Memory, Once, Released, Renewal, Seams, Settled,
+    StoreError, SystemEntropy, Trail, Why, async_trait,
 };
+use tokio::sync::watch;
 
 /// A memory store in simulated time, whose attempts are answered late, which takes its time to renew, and which is away
 /// until some moment.
@@ -25,6 +26,9 @@ struct Late {
     renews_one_in: Duration,
     away_until: Arc<Mutex<BootInstant>>,
     is_forgetful: Arc<AtomicBool>,
+    doubts: watch::Sender<u32>,
+    /// How many claims it was asked to renew.
+    asked: Arc<AtomicU64>,
 }
 
 impl Late {
@@ -37,9 +41,16 @@ impl Late {
         let memory = Memory::with(Arc::new(clock.clone()), Rules::DEFAULT);
         let away_until = Arc::new(Mutex::new(clock.now()));
         let is_forgetful = Arc::new(AtomicBool::new(false));
-        let clock_too = clock.clone();
-        let late =
-            Self { memory, clock: clock_too, attempts_late_by, renews_one_in, away_until, is_forgetful };
+        let late = Self {
+            memory,
+            clock: clock.clone(),
+            attempts_late_by,
+            renews_one_in,
+            away_until,
+            is_forgetful,
+            doubts: watch::Sender::new(0),
+            asked: Arc::default(),
+        };
         let seams = Seams { clock: Arc::new(clock), entropy: Arc::new(SystemEntropy) };
         (late.clone(), Locks::with(Arc::new(late), seams))
     }
@@ -80,6 +91,7 @@ impl Backend for Late {
         answer
     }
     async fn renew(&self, claims: &[Arc<Claim>]) -> Vec<Answer<Renewal>> {
+        self.asked.fetch_add(claims.len() as u64, Ordering::SeqCst);
         let lost = if self.is_forgetful.load(Ordering::SeqCst) {
             Err(StoreError::unknown("forgotten"))
         } else {
@@ -110,6 +122,10 @@ impl Backend for Late {
     }
     async fn evict(&self, name: &LockName, eviction: &Eviction) -> Answer<u32> {
         self.memory.evict(name, eviction).await
+    }
+    fn in_doubt(&self) -> Option<BoxFuture<'static, ()>> {
+        let mut doubts = self.doubts.subscribe();
+        Some(Box::pin(async move { drop(doubts.changed().await) }))
     }
 }
 
@@ -149,6 +165,52 @@ async fn a_lease_bears_an_outage_shorter_than_its_validity_and_no_longer() {
         assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
     };
     late.clock.clone().run(scene).await;
+}
+
+/// A store that may have forgotten is asked at once, however long the ttl.
+#[tokio::test]
+async fn whoever_holds_asks_a_store_that_is_in_doubt() {
+    let (late, locks) = Late::new(Duration::ZERO);
+    let asked = || late.asked.load(Ordering::SeqCst);
+    let moment = Duration::from_millis(100);
+    let scene = async {
+        let a = locks.lock("a").ttl(TTL).acquire().await.unwrap();
+        let b = locks.lock("b").ttl(TTL).acquire().await.unwrap();
+        late.doubts.send_replace(1);
+        late.pause(moment).await;
+        assert_eq!(asked(), 2);
+        assert!(matches!(a.state(), LeaseState::Held { .. }), "{:?}", a.state());
+        // Not more often than every second, and a doubt meanwhile is not forgotten.
+        for doubt in 2..10 {
+            late.doubts.send_replace(doubt);
+            late.pause(moment / 2).await;
+        }
+        assert_eq!(asked(), 2);
+        late.pause(Duration::from_secs(1)).await;
+        assert_eq!(asked(), 4);
+        // It has forgotten one.
+        late.evict(a.name(), &Eviction::because("forgotten").unwrap().force()).await.unwrap();
+        late.doubts.send_replace(10);
+        let before = late.clock.now();
+        assert!(matches!(a.lost().await, Why::Evicted { .. }));
+        assert!(late.clock.now().saturating_since(before) < moment * 20);
+        assert!(b.is_held());
+        // It is away, then comes back: whoever holds tries until it has an answer.
+        late.goes_away_for(TTL / 2);
+        late.doubts.send_replace(11);
+        late.pause(Duration::from_secs(2)).await;
+        assert!(matches!(b.state(), LeaseState::AtRisk { .. }), "{:?}", b.state());
+        late.pause(TTL).await;
+        assert!(matches!(b.state(), LeaseState::Held { .. }), "{:?}", b.state());
+        b.release().await.unwrap();
+    };
+    late.clock.clone().run(scene).await;
+    // The task that waits for doubts ends with its client.
+    drop(locks);
+    while late.doubts.receiver_count() > 0 {
+        late.doubts.send_modify(|doubt| *doubt += 1);
+        tokio::task::yield_now().await;
+    }
 }
 
 /// They were renewed in one request, which took longer than the short one had, and whose answer was given up when it was due:

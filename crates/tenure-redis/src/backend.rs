@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use redis::Cmd;
 use tenure_core::{
-    Answer, Attempt, Backend, Busy, Bytes, Capabilities, Claim, ClaimId, Clock, Deployment, Eviction, Fence,
-    FencingToken, Label, Line, LockName, LockPage, LockState, Mode, Released, Renewal, Settled, StoreError,
-    Tie, Trail, Wake, async_trait,
+    Answer, Attempt, Backend, BoxFuture, Busy, Bytes, Capabilities, Claim, ClaimId, Clock, Deployment,
+    Eviction, Fence, FencingToken, Label, Line, LockName, LockPage, LockState, Mode, Released, Renewal,
+    Settled, StoreError, Tie, Trail, Wake, async_trait,
 };
 
 use crate::attention::Watch;
@@ -416,6 +416,10 @@ impl Backend for Redis {
         let (mut answers, _) = inner.about(script, &keys, 1100, arguments).await?;
         let evicted = unsigned(&answers.next()?).ok_or_else(|| garbled("nothing evicted"))?;
         Ok(u32::try_from(evicted).unwrap_or(u32::MAX))
+    }
+
+    fn in_doubt(&self) -> Option<BoxFuture<'static, ()>> {
+        Some(Box::pin(self.inner.supervisor.in_doubt()))
     }
 }
 

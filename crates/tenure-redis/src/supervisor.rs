@@ -45,6 +45,8 @@ pub(crate) struct Supervisor {
     newest_epoch: AtomicU64,
     /// Is told of every grant that nobody here awaits.
     orphanage: Box<dyn Fn(Orphan) + Send + Sync>,
+    /// How many connections were given up.
+    given_up: watch::Sender<u64>,
     this: Weak<Self>,
 }
 
@@ -107,6 +109,7 @@ impl Supervisor {
             state: Mutex::default(),
             newest_epoch: AtomicU64::new(0),
             orphanage: Box::new(orphanage),
+            given_up: watch::Sender::new(0),
             this: this.clone(),
             pushes,
             config,
@@ -372,6 +375,14 @@ impl Supervisor {
         drop(live);
         // Pushes may be lost from here on, until somebody asks and so connects again: everybody that waits does.
         self.pushes.tell_all_to_look();
+        // And whoever answers next may have forgotten what was granted: everybody that holds asks.
+        self.given_up.send_modify(|count| *count += 1);
+    }
+
+    /// Completes when a connection is given up, or with the last client.
+    pub(crate) fn in_doubt(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut given_up = self.given_up.subscribe();
+        async move { drop(given_up.changed().await) }
     }
 }
 

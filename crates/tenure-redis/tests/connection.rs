@@ -5,9 +5,10 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{QUICK, ask, claim, connect};
+use common::{QUICK, ask, claim, connect, leftovers};
 use tenure_core::clock::{Clock, SystemClock, sleep_until};
-use tenure_core::{Attempt, Backend, Line, Mode, Trail};
+use tenure_core::queue::Rules;
+use tenure_core::{Attempt, Backend, Line, Locks, Mode, Trail, Why};
 use tenure_testkit::servers::{Kind, Server};
 
 const LONG: Duration = Duration::from_secs(30);
@@ -178,5 +179,40 @@ fn a_client_outlives_its_runtimes() {
     for done in everybody(&last, 20) {
         let done = last.block_on(async { tokio::time::timeout(Duration::from_secs(20), done).await });
         assert!(done.expect("nobody carries it").unwrap(), "it was not granted");
+    }
+}
+
+/// A server that went away and came back, with or without what it held. Nobody waits for its next renewal, here in 20 s, to hear
+/// of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn holders_hear_at_once_whether_a_server_that_came_back_has_forgotten_them() {
+    for (arguments, is_kept) in [
+        (&["--appendonly", "no"][..], false),
+        (&["--appendonly", "yes", "--appendfsync", "always", "--dir", "{dir}"], true),
+    ] {
+        let mut server = Server::start_with(Kind::Redis7, arguments);
+        let backend = connect(&server.url(), Rules::DEFAULT).await;
+        let locks = Locks::new(backend.clone());
+        let guard = locks.lock("a").ttl(Duration::from_secs(60)).acquire().await.unwrap();
+        assert_eq!(locks.stats().renewed, 0);
+        server.restart();
+        let clock = Arc::new(SystemClock);
+        let end = clock.now() + Duration::from_secs(15);
+        loop {
+            tokio::select! {
+                why = guard.lost() => {
+                    assert!(!is_kept && why == Why::Gone, "{why:?}");
+                    break;
+                }
+                () = sleep_until(clock.clone(), (clock.now() + Duration::from_millis(20)).min(end)) => {}
+            }
+            if locks.stats().renewed > 0 {
+                assert!(is_kept, "it was renewed by a server that knew nothing of it");
+                break;
+            }
+            assert!(clock.now() < end, "nobody asked");
+        }
+        assert_eq!(guard.release().await.is_ok(), is_kept);
+        assert_eq!(leftovers(&server.url()).await, Vec::<String>::new());
     }
 }

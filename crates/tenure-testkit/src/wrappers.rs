@@ -65,6 +65,10 @@ macro_rules! backend {
                 self.inner().lane(name)
             }
 
+            fn in_doubt(&self) -> Option<BoxFuture<'static, ()>> {
+                self.inner().in_doubt()
+            }
+
             async fn attempt(&self, claim: &Claim, line: Line) -> Answer<Attempt> {
                 let call = || -> BoxFuture<'static, _> {
                     let (inner, claim) = (self.inner().clone(), claim.clone());

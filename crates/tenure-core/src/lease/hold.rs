@@ -248,13 +248,23 @@ impl Hold {
         }
     }
 
-    /// The store did not say whether it renewed the claim: try again at `retry_at`.
-    pub(crate) fn renewal_failed(self: &Arc<Self>, retry_at: BootInstant) {
+    /// The store did not say whether it renewed the claim: try again at `retry_at`. Answers whether the renewal before it
+    /// had not failed.
+    pub(crate) fn renewal_failed(self: &Arc<Self>, retry_at: BootInstant) -> bool {
         let mut vital = self.vital();
-        vital.is_failing = true;
+        let had_failed = std::mem::replace(&mut vital.is_failing, true);
         vital.renew_at = retry_at;
         drop(vital);
         self.set_next_alarm(self.clock.now());
+        !had_failed
+    }
+
+    /// Asks for a renewal now, not when it would be due.
+    pub(crate) fn hasten(self: &Arc<Self>, shared: &Arc<Shared>, now: BootInstant) {
+        let mut vital = self.vital();
+        vital.renew_at = vital.renew_at.min(now);
+        drop(vital);
+        self.schedule(shared, now);
     }
 
     /// Looks what is to be done: called by the keeper for every hold that rang.
