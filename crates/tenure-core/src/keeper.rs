@@ -7,8 +7,10 @@
 //! never depends on this loop.
 
 use std::collections::{HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Poll;
 use std::time::Duration;
 
 use tracing::Instrument;
@@ -172,21 +174,35 @@ async fn renew(shared: &Arc<Shared>, batch: &[Arc<Hold>]) {
     let patience = batch.iter().map(|hold| hold.answer_within()).min().unwrap_or_default();
     let sent = shared.clock.now();
     let answers = tokio::select! {
-        answers = shared.backend.renew(&claims) => answers,
-        () = sleep_until(shared.clock.clone(), sent + patience) => Vec::new(),
+        answers = or_panicked(shared.backend.renew(&claims)) => answers,
+        () = sleep_until(shared.clock.clone(), sent + patience) => {
+            Err(StoreError::unknown(format!("nothing within {}", in_words(patience))))
+        }
     };
-    let mut answers = answers.into_iter();
+    let (mut answers, otherwise) = match answers {
+        Ok(answers) => (answers.into_iter(), StoreError::unknown("an answer is missing")),
+        Err(error) => (Vec::new().into_iter(), error),
+    };
     for hold in batch {
         match answers.next() {
             Some(Ok(Renewal::Renewed { ttl })) => hold.renewed(sent, ttl),
             Some(Ok(Renewal::Lost(why))) => hold.lose(why),
             Some(Err(error)) => retry(shared, hold, patience, &error),
-            None => {
-                let error = StoreError::unknown(format!("nothing within {}", in_words(patience)));
-                retry(shared, hold, patience, &error);
-            }
+            None => retry(shared, hold, patience, &otherwise),
         }
     }
+}
+
+/// What a backend answers, if it does not panic: this loop renews everybody, and must go on.
+async fn or_panicked<T>(mut asked: BoxFuture<'_, T>) -> Result<T, StoreError> {
+    std::future::poll_fn(|context| {
+        // It is not looked at again once it has panicked.
+        match catch_unwind(AssertUnwindSafe(|| asked.as_mut().poll(context))) {
+            Ok(answer) => answer.map(Ok),
+            Err(_) => Poll::Ready(Err(StoreError::unknown("the backend panicked"))),
+        }
+    })
+    .await
 }
 
 /// An unknown renewal neither renews nor loses: the validity clock decides, and until then we try again.

@@ -27,6 +27,7 @@ struct Late {
     away_until: Arc<Mutex<BootInstant>>,
     is_forgetful: Arc<AtomicBool>,
     doubts: watch::Sender<u32>,
+    panics: Arc<AtomicBool>,
     /// How many claims it was asked to renew.
     asked: Arc<AtomicU64>,
 }
@@ -49,6 +50,7 @@ impl Late {
             away_until,
             is_forgetful,
             doubts: watch::Sender::new(0),
+            panics: Arc::default(),
             asked: Arc::default(),
         };
         let seams = Seams { clock: Arc::new(clock), entropy: Arc::new(SystemEntropy) };
@@ -92,6 +94,7 @@ impl Backend for Late {
     }
     async fn renew(&self, claims: &[Arc<Claim>]) -> Vec<Answer<Renewal>> {
         self.asked.fetch_add(claims.len() as u64, Ordering::SeqCst);
+        assert!(!self.panics.swap(false, Ordering::SeqCst), "a bug");
         let lost = if self.is_forgetful.load(Ordering::SeqCst) {
             Err(StoreError::unknown("forgotten"))
         } else {
@@ -211,6 +214,20 @@ async fn whoever_holds_asks_a_store_that_is_in_doubt() {
         late.doubts.send_modify(|doubt| *doubt += 1);
         tokio::task::yield_now().await;
     }
+}
+
+/// No lease of its lane was renewed ever after.
+#[tokio::test]
+async fn a_backend_that_panics_is_asked_again() {
+    let (late, locks) = Late::new(Duration::ZERO);
+    let scene = async {
+        let guard = locks.lock("x").ttl(TTL).acquire().await.unwrap();
+        late.panics.store(true, Ordering::SeqCst);
+        late.pause(TTL * 10).await;
+        assert!(!late.panics.load(Ordering::SeqCst) && guard.is_held(), "{:?}", guard.state());
+        assert_eq!(locks.stats().renewals_failed, 1);
+    };
+    late.clock.clone().run(scene).await;
 }
 
 /// They were renewed in one request, which took longer than the short one had, and whose answer was given up when it was due:
