@@ -51,7 +51,7 @@ fn long_version() -> &'static str {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Options of every command")]
 pub(crate) struct Global {
-    /// Where the locks are: file:DIR, redis://HOST, redis+sentinel://HOST,HOST/NAME [env: TENURE_STORE] [default: file:/tmp/tenure-UID, for this user]
+    /// Where the locks are: file:DIR, redis://HOST, redis+sentinel://HOST,HOST/NAME, redis+cluster://HOST,HOST [env: TENURE_STORE] [default: file:/tmp/tenure-UID, for this user]
     #[arg(long, global = true, value_name = "URL", value_parser = not_empty)]
     pub(crate) store: Option<String>,
     /// Put every name inside this namespace: `a` is then `NS/a` [env: TENURE_NAMESPACE]

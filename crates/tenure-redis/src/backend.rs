@@ -1,5 +1,7 @@
 //! [`Redis`]: the boundary, by scripts. Each verb is one script call, one round trip.
 
+mod buckets;
+mod listing;
 mod told;
 
 use std::fmt;
@@ -9,46 +11,54 @@ use std::time::Duration;
 
 use redis::Cmd;
 use tenure_core::{
-    Answer, Attempt, Backend, BoxFuture, Busy, Bytes, Capabilities, Claim, ClaimId, Clock, Deployment,
-    Eviction, Fence, FencingToken, Label, Line, LockName, LockPage, LockState, Mode, Released, Renewal,
-    Settled, StoreError, Tie, Trail, Wake, async_trait,
+    Answer, Attempt, Backend, BootInstant, BoxFuture, Busy, Bytes, Capabilities, Claim, ClaimId, Clock,
+    Deployment, Eviction, Fence, FencingToken, Label, Line, LockName, LockPage, LockState, Mode, Released,
+    Renewal, Settled, StoreError, Tie, Trail, Wake, async_trait,
 };
 
 use crate::attention::Watch;
 use crate::batch::{Answered, Batch, Request, Terms};
+use crate::cluster::bucket_of;
 use crate::config::RedisConfig;
 use crate::dating::Anchor;
-use crate::error;
 use crate::keys::{Keys, Layout};
 use crate::native;
 use crate::newcomers::Newcomers;
+use crate::place::Place;
 use crate::pushes::{Orphan, Pushes, Waiting};
 use crate::renewals::Pace;
 use crate::reply::{self, Answers, Attempted, garbled, unsigned};
 use crate::scripts::{Filled, Script};
-use crate::server::Means;
+use crate::server::{Means, Server};
 use crate::succession::Succession;
 use crate::supervisor::{Live, Reply, Supervisor};
+pub(crate) use buckets::Buckets;
 
-/// How many keys one step of a listing looks at, and how many steps one page takes at most.
-const SCAN_COUNT: usize = 1000;
-const SCAN_STEPS: usize = 16;
-/// Locks in one Redis or Valkey server.
+/// How often a fence that is in use is told to live on.
+const FENCE_KEPT_EVERY: Duration = Duration::from_secs(60);
+
+/// Locks in one Redis or Valkey server, or in a cluster of them.
 ///
-/// Cheap to clone; clones share their connection.
+/// Cheap to clone; clones share their connections.
 #[derive(Clone)]
 pub struct Redis {
+    /// Of a cluster, one of its buckets.
     pub(crate) inner: Arc<Inner>,
+    pub(crate) buckets: Option<Arc<Buckets>>,
 }
 
+/// Locks that are in one place.
 pub(crate) struct Inner {
-    pub(crate) supervisor: Arc<Supervisor>,
+    pub(crate) place: Place,
     pub(crate) pushes: Arc<Pushes>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) layout: Layout,
     pub(crate) means: Means,
     /// The highest token seen: no lower one is given out, even if the store has lost its memory.
     pub(crate) seen: AtomicU64,
+    /// When the fence was last told to live on, by our clock in ns, and over which connection.
+    fence_kept: AtomicU64,
+    fence_kept_over: AtomicU64,
     pub(crate) newcomers: Arc<Newcomers>,
     pub(crate) succession: Succession,
     /// The last attempt found its lock busy: the next is likely to.
@@ -62,61 +72,50 @@ pub(crate) struct Inner {
 }
 
 impl Redis {
-    /// Connects to the server.
+    /// Connects to the server, or to the nodes of a cluster.
     ///
     /// # Errors
     /// A refusal if it cannot be reached, does not accept us, or cannot carry locks; it says why.
     pub async fn connect(config: RedisConfig) -> Answer<Self> {
         config.check_login()?;
+        if config.cluster().is_some() {
+            return buckets::connect(config).await;
+        }
         let pushes = Arc::new(Pushes::new());
         let orphans = Arc::new(std::sync::OnceLock::<Weak<Inner>>::new());
         let for_orphans = orphans.clone();
-        let supervisor = Supervisor::new(config, pushes.clone(), move |orphan| {
+        let supervisor = Supervisor::new(config, pushes.clone(), Arc::default(), move |orphan| {
             if let Some(inner) = for_orphans.get().and_then(Weak::upgrade) {
                 tokio::spawn(async move { inner.release_orphan(orphan).await });
             }
         });
-        let first = supervisor.ask(|_| redis::cmd("PING")).await?;
-        let config = &supervisor.config;
-        let means = first.live.server.means;
-        let deployment = first.live.server.deployment;
-        let fence = if deployment == Deployment::RedisDurable { Fence::Durable } else { Fence::ClockFloor };
-        let mut capabilities = Capabilities::full(fence, config.rules.line_ttl, config.rules.first_ttl);
-        capabilities.deployment = deployment;
-        if config.plain {
-            // They have no main key: nobody else would know of them.
-            (capabilities.shared, capabilities.permits) = (false, false);
-        }
-        if means != Means::Scripts {
-            (capabilities.shared, capabilities.permits, capabilities.once) = (false, false, false);
-            (capabilities.fifo, capabilities.detach) = (false, false);
-        }
-        let inner = Arc::new(Inner {
-            pushes,
-            clock: config.seams.clock.clone(),
-            layout: Layout::new(&config.prefix, config.plain),
-            means,
-            seen: AtomicU64::new(0),
-            newcomers: Arc::default(),
-            succession: Succession::default(),
-            finds_busy: AtomicBool::new(false),
-            hands_to_own: AtomicBool::new(false),
-            pace: Pace::default(),
-            capabilities,
-            attempts: Batch::new(|scripts| &scripts.attempt),
-            releases: Batch::new(|scripts| &scripts.release),
-            supervisor,
-        });
+        let first = supervisor.ask(&redis::cmd("PING")).await?;
+        let layout = Layout::new(&supervisor.config.prefix, supervisor.config.plain);
+        let inner = Inner::new(Place::One(supervisor), layout, pushes, &first.live.server);
         let _ = orphans.set(Arc::downgrade(&inner));
-        Ok(Self { inner })
+        Ok(Self { inner, buckets: None })
+    }
+
+    /// Where a lock is.
+    fn at(&self, name: &LockName) -> &Arc<Inner> {
+        self.buckets.as_ref().map_or(&self.inner, |buckets| buckets.of(name))
+    }
+
+    /// Another client of the same.
+    pub(crate) async fn another(&self) -> Answer<Self> {
+        let other = Self::connect(self.inner.place.config().clone()).await?;
+        match (&self.inner.place, &other.buckets, &self.buckets) {
+            (Place::Bucket(bucket), Some(buckets), None) => Ok(buckets.only(bucket.number)),
+            _ => Ok(other),
+        }
     }
 }
 
 /// The arguments that the scripts start with, after the keys; attempt and release have headers of their own. Answers the
 /// name of the request.
 pub(crate) fn header(inner: &Inner, live: &Live, command: &mut Cmd) -> u64 {
-    let asked = inner.supervisor.latest(live);
-    command.arg(&*live.server.run_id).arg(inner.supervisor.channel_of(live));
+    let asked = live.latest();
+    command.arg(&*live.server.run_id).arg(live.channel());
     command.arg(inner.seen.load(Ordering::Relaxed)).arg(asked);
     asked
 }
@@ -159,6 +158,51 @@ pub(crate) fn mode_text(mode: Mode, line: Line) -> String {
 }
 
 impl Inner {
+    fn new(place: Place, layout: Layout, pushes: Arc<Pushes>, server: &Server) -> Arc<Self> {
+        let (config, means, deployment) = (place.config(), server.means, server.deployment);
+        let fence = if deployment == Deployment::RedisDurable { Fence::Durable } else { Fence::ClockFloor };
+        let mut capabilities = Capabilities::full(fence, config.rules.line_ttl, config.rules.first_ttl);
+        capabilities.deployment = deployment;
+        if config.plain {
+            // They have no main key: nobody else would know of them.
+            (capabilities.shared, capabilities.permits) = (false, false);
+        }
+        if means != Means::Scripts {
+            (capabilities.shared, capabilities.permits, capabilities.once) = (false, false, false);
+            (capabilities.fifo, capabilities.detach) = (false, false);
+        }
+        Arc::new(Self {
+            pushes,
+            clock: config.seams.clock.clone(),
+            layout,
+            means,
+            seen: AtomicU64::new(0),
+            fence_kept: AtomicU64::new(0),
+            fence_kept_over: AtomicU64::new(0),
+            newcomers: Arc::default(),
+            succession: Succession::default(),
+            finds_busy: AtomicBool::new(false),
+            hands_to_own: AtomicBool::new(false),
+            pace: Pace::default(),
+            capabilities,
+            attempts: Batch::new(|scripts| &scripts.attempt),
+            releases: Batch::new(|scripts| &scripts.release),
+            place,
+        })
+    }
+
+    /// Whether it is time to let the fence live on: with the first attempt over a connection, and every minute.
+    pub(crate) fn is_fence_due(&self, live: &Live) -> bool {
+        let now = self.clock.now();
+        let since = now.saturating_since(BootInstant::from_nanos(self.fence_kept.load(Ordering::Relaxed)));
+        let is_due = since > FENCE_KEPT_EVERY || self.fence_kept_over.load(Ordering::Relaxed) != live.number;
+        if is_due {
+            self.fence_kept.store(now.as_nanos(), Ordering::Relaxed);
+            self.fence_kept_over.store(live.number, Ordering::Relaxed);
+        }
+        is_due
+    }
+
     /// Runs a script about one lock and reads its answers.
     async fn about(
         &self,
@@ -175,8 +219,8 @@ impl Inner {
             arguments(command);
         };
         let call = Filled { script, arguments: 16, size: keys.size() + size + 200, fill };
-        let mut reply = self.supervisor.run(&call, Watch::NO).await?;
-        let answers = self.supervisor.read(&mut reply, asked.into_inner())?;
+        let mut reply = self.place.run(&call, Watch::NO).await?;
+        let answers = reply.read(asked.into_inner())?;
         Ok((answers, reply))
     }
 
@@ -242,15 +286,15 @@ impl Backend for Redis {
     }
 
     fn store(&self) -> &str {
-        self.inner.supervisor.config.store()
+        self.inner.place.config().store()
     }
 
-    fn lane(&self, _name: &LockName) -> u32 {
-        0
+    fn lane(&self, name: &LockName) -> u32 {
+        self.buckets.as_ref().map_or(0, |_| u32::try_from(bucket_of(name.as_str())).unwrap_or_default())
     }
 
     async fn attempt(&self, claim: &Claim, line: Line) -> Answer<Attempt> {
-        let inner = &self.inner;
+        let inner = self.at(&claim.name);
         // What is rare is in a box: every attempt would be as large.
         if let Means::Native(_) = inner.means {
             return Box::pin(native::attempt(inner, claim, line)).await;
@@ -275,7 +319,7 @@ impl Backend for Redis {
             Ok((Attempted::Busy { ahead, at_latest, holder }, anchor, is_subscribed)) => {
                 // Who has no token is not tenure, or may run no scripts: it serves nobody when it lets go.
                 let tells =
-                    holder.as_ref().map_or(!inner.supervisor.config.plain, |holder| holder.token.is_some());
+                    holder.as_ref().map_or(!inner.place.config().plain, |holder| holder.token.is_some());
                 let at_latest = inner.look_after(at_latest, ahead, is_subscribed, tells);
                 let signal = if line == Line::Join {
                     Some(inner.signal(claim, anchor, news))
@@ -299,27 +343,31 @@ impl Backend for Redis {
         if let Means::Native(_) = self.inner.means {
             return native::renew(&self.inner, claims).await;
         }
-        self.inner.renew(claims).await
+        match &self.buckets {
+            None => self.inner.renew(claims).await,
+            Some(buckets) => Box::pin(buckets.renew(claims)).await,
+        }
     }
 
     async fn release(&self, claim: &Claim, trail: Trail) -> Answer<Released> {
-        let answer = match self.inner.means {
-            Means::Native(commands) => Box::pin(native::release(&self.inner, commands, claim, trail)).await,
-            Means::Scripts => self.inner.end(claim, trail).await,
+        let inner = self.at(&claim.name);
+        let answer = match inner.means {
+            Means::Native(commands) => Box::pin(native::release(inner, commands, claim, trail)).await,
+            Means::Scripts => inner.end(claim, trail).await,
         };
         // Not before the answer: a grant that is pushed meanwhile is this release's business, and no orphan.
-        self.inner.forget(claim.id);
+        inner.forget(claim.id);
         answer
     }
 
     async fn settle(&self, claim: &Claim, outcome: Bytes, keep: Duration) -> Answer<Settled> {
-        let inner = &self.inner;
+        let inner = self.at(&claim.name);
         let keys = inner.layout.keys(&claim.name);
         let (value, keep) = (value_of(claim), millis(keep).max(1));
         let arguments = |command: &mut Cmd| {
             command.arg(&value).arg(&*outcome).arg(keep);
         };
-        let script = &inner.supervisor.scripts.settle;
+        let script = &inner.place.scripts().settle;
         let (mut answers, _) = inner.about(script, &keys, outcome.len() + 200, arguments).await?;
         let settled = match unsigned(&answers.next()?) {
             Some(1) => Settled::Recorded,
@@ -333,75 +381,43 @@ impl Backend for Redis {
     }
 
     async fn forget(&self, name: &LockName) -> Answer<bool> {
-        let record = self.inner.layout.keys(name).record();
+        let inner = self.at(name);
+        let record = inner.layout.keys(name).record();
         let mut delete = redis::cmd("DEL");
         delete.arg(&record);
-        unsigned(&self.inner.supervisor.ask(|_| delete).await?.value)
+        unsigned(&inner.place.ask(&delete).await?.value)
             .map(|forgotten| forgotten > 0)
             .ok_or_else(|| garbled("nothing forgotten"))
     }
 
     async fn inspect(&self, name: &LockName) -> Answer<LockState> {
-        if let Means::Native(_) = self.inner.means {
-            return native::inspect(&self.inner, name).await;
+        let inner = self.at(name);
+        if let Means::Native(_) = inner.means {
+            return native::inspect(inner, name).await;
         }
-        let keys = self.inner.layout.keys(name);
-        let (supervisor, asked) = (&self.inner.supervisor, AtomicU64::new(0));
+        let (keys, asked) = (inner.layout.keys(name), AtomicU64::new(0));
         let fill = |live: &Live, command: &mut Cmd| {
-            command.arg(1 + keys.count()).arg(self.inner.layout.fence());
+            command.arg(1 + keys.count()).arg(inner.layout.fence());
             keys.write_to(command);
-            let name = supervisor.latest(live);
+            let name = live.latest();
             command.arg(name);
             asked.store(name, Ordering::Relaxed);
         };
-        let call = Filled { script: &supervisor.scripts.inspect, arguments: 5, size: keys.size() + 20, fill };
-        let reply = supervisor.run(&call, Watch::NO).await?;
-        reply::lock_state(name.clone(), supervisor.read_list(reply, asked.into_inner())?)
+        let script = &inner.place.scripts().inspect;
+        let call = Filled { script, arguments: 4 + keys.count(), size: keys.size() + 20, fill };
+        let reply = inner.place.run(&call, Watch::NO).await?;
+        reply::lock_state(name.clone(), reply.read_list(asked.into_inner())?)
     }
 
     async fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Answer<LockPage> {
-        let inner = &self.inner;
-        let pattern = inner.layout.pattern(prefix);
-        let mut cursor = after.unwrap_or("0").to_owned();
-        let mut names = std::collections::BTreeSet::new();
-        for _ in 0..SCAN_STEPS {
-            let mut scan = redis::cmd("SCAN");
-            scan.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN_COUNT);
-            let reply = inner.supervisor.ask(|_| scan).await?;
-            let (next, keys): (String, Vec<Vec<u8>>) =
-                redis::from_redis_value(reply.value).map_err(|_| garbled("no scan"))?;
-            let keys = keys.iter().filter_map(|key| std::str::from_utf8(key).ok());
-            names.extend(
-                keys.filter_map(|key| inner.layout.name_in_use(key))
-                    .filter(|name| name.as_str().starts_with(prefix)),
-            );
-            cursor = next;
-            if cursor == "0" || names.len() >= limit.max(1) {
-                break;
-            }
+        match &self.buckets {
+            None => listing::of_one(self, prefix, after, limit).await,
+            Some(buckets) => listing::of_cluster(self, buckets, prefix, after, limit).await,
         }
-        let states = names.iter().map(|name| self.inspect(name));
-        let states = futures_util::future::join_all(states).await;
-        let mut page = LockPage::default();
-        for (name, state) in names.iter().zip(states) {
-            let state = match state {
-                Err(StoreError::Refused(refusal)) if error::is_foreign(&refusal) => {
-                    page.unreadable.push((name.clone(), refusal));
-                    continue;
-                }
-                state => state?,
-            };
-            // It may have ended since we saw its key.
-            if state.is_held() || !state.waiters.is_empty() || state.settled_for.is_some() {
-                page.locks.push(state);
-            }
-        }
-        page.next = (cursor != "0").then_some(cursor);
-        Ok(page)
     }
 
     async fn evict(&self, name: &LockName, eviction: &Eviction) -> Answer<u32> {
-        let inner = &self.inner;
+        let inner = self.at(name);
         if let Means::Native(commands) = inner.means {
             return native::evict(inner, commands, name, eviction).await;
         }
@@ -412,14 +428,14 @@ impl Backend for Redis {
                 .arg(u8::from(eviction.force))
                 .arg(eviction.reason.as_str());
         };
-        let script = &inner.supervisor.scripts.evict;
+        let script = &inner.place.scripts().evict;
         let (mut answers, _) = inner.about(script, &keys, 1100, arguments).await?;
         let evicted = unsigned(&answers.next()?).ok_or_else(|| garbled("nothing evicted"))?;
         Ok(u32::try_from(evicted).unwrap_or(u32::MAX))
     }
 
     fn in_doubt(&self) -> Option<BoxFuture<'static, ()>> {
-        Some(Box::pin(self.inner.supervisor.in_doubt()))
+        Some(self.inner.place.in_doubt())
     }
 }
 
@@ -432,7 +448,7 @@ impl fmt::Debug for Redis {
 impl fmt::Debug for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Redis")
-            .field("supervisor", &self.supervisor)
+            .field("place", &self.place)
             .field("means", &self.means)
             .finish_non_exhaustive()
     }

@@ -51,8 +51,8 @@ impl Terms {
         let (run_id, seen) = (&live.server.run_id, inner.seen.load(Ordering::Relaxed));
         match self {
             Self::Attempt { mode, line, ttl, reason } => {
-                let asked = inner.supervisor.latest(live);
-                if live.is_fence_due(inner.clock.now()) {
+                let asked = live.latest();
+                if inner.is_fence_due(live) {
                     command.arg(format!("+{seen}"));
                 } else {
                     command.arg(seen);
@@ -65,15 +65,14 @@ impl Terms {
                     _ => command.arg(joined(&mode_text(*mode, *line), run_id)),
                 };
                 let reason = reason.as_ref().map_or("", Reason::as_str);
-                command.arg(*ttl).arg(joined(inner.supervisor.channel_of(live), reason));
+                command.arg(*ttl).arg(joined(live.channel(), reason));
                 asked
             }
             Self::Release { trail } => {
                 // What is needed only if somebody waits.
-                let (channel, awaits) =
-                    (inner.supervisor.channel_of(live), inner.supervisor.awaits_until(live));
+                let (channel, awaits) = (live.channel(), live.awaits_until());
                 command.arg(format!("{run_id}\n{seen}\n{channel}\n{awaits}\n{wants}"));
-                let asked = inner.supervisor.latest(live);
+                let asked = live.latest();
                 command.arg(format!("{}{asked}", if *trail == Trail::Clean { 'c' } else { 'd' }));
                 asked
             }
@@ -144,7 +143,7 @@ struct Parcel<'a> {
 impl<'a> Parcel<'a> {
     fn new(batch: &Batch, inner: &'a Inner, requests: &'a [Request]) -> Option<Self> {
         let terms = &requests.first()?.terms;
-        let script = (batch.script)(&inner.supervisor.scripts);
+        let script = (batch.script)(inner.place.scripts());
         Some(Self { inner, script, requests, terms, wants: 0, asked: AtomicU64::new(0) })
     }
 
@@ -157,8 +156,7 @@ impl<'a> Parcel<'a> {
         let newcomers = &self.inner.newcomers;
         let company = newcomers.company(keys);
         let next = (newcomers.standing(keys) + company.len()).saturating_sub(1);
-        self.wants =
-            if self.inner.supervisor.config.hand_on { self.inner.succession.asks_for(next) } else { 0 };
+        self.wants = if self.inner.place.config().hand_on { self.inner.succession.asks_for(next) } else { 0 };
         (self, company)
     }
 
@@ -178,7 +176,7 @@ impl<'a> Parcel<'a> {
         calls.extend(company.as_ref().map(|company| company as &dyn Call));
         calls.push(self);
         let strict = usize::from(first.is_some());
-        let mut replies = inner.supervisor.run_all(&calls, strict, watch).await.into_iter();
+        let mut replies = inner.place.run_all(&calls, strict, watch).await.into_iter();
         let mut next = || replies.next().unwrap_or_else(|| Err(StoreError::unknown("an answer is missing")));
         let to_first = first.map(|_| next());
         if let Some(company) = &company {
@@ -199,7 +197,7 @@ impl<'a> Parcel<'a> {
                 // Somebody awaited it a moment ago: whoever ends it sees to it that it is handed on.
                 self.inner.pushes.receive(&push, self.inner.clock.now());
             } else {
-                self.inner.supervisor.message(&push, true);
+                self.inner.place.message(&push);
             }
         }
         Ok(answered)
@@ -212,7 +210,7 @@ impl<'a> Parcel<'a> {
             self.inner.pushes.tell_all_to_look();
         }
         let mut reply = reply?;
-        let mut answers = self.inner.supervisor.read(&mut reply, self.asked.load(Ordering::Relaxed))?;
+        let mut answers = reply.read(self.asked.load(Ordering::Relaxed))?;
         let answered = self.requests.iter().map(|_| {
             let item = answers.next()?;
             let anchor = Anchor {
@@ -220,7 +218,7 @@ impl<'a> Parcel<'a> {
                 store_micros: answers.store_micros,
                 run_id: reply.live.server.run_id.clone(),
             };
-            Ok(Answered { item, anchor, is_subscribed: reply.live.is_subscribed })
+            Ok(Answered { item, anchor, is_subscribed: reply.live.is_subscribed() })
         });
         let answered = answered.collect();
         let told = answers.items;
@@ -340,7 +338,7 @@ impl Batch {
         let Some(parcel) = Parcel::new(self, inner, requests) else { return Ok(Vec::new()) };
         let (parcel, company) = parcel.with_company();
         let opened = if company.is_empty() {
-            parcel.open(inner.supervisor.run(&parcel, watch).await)
+            parcel.open(inner.place.run(&parcel, watch).await)
         } else {
             // In a box: it is rare, and would make every request larger.
             Box::pin(parcel.call_after(None, company, watch)).await.1

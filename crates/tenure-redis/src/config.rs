@@ -2,7 +2,7 @@
 //!
 //! Parsed once, from a URL; whatever is wrong with it is refused here, by name, before anything is sent.
 
-mod sentinels;
+mod hosts;
 
 use std::fmt;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use tenure_core::{RefusalKind, Seams, StoreError};
 use url::Url;
 
 use crate::error;
-pub(crate) use sentinels::{Host, Sentinels};
+pub(crate) use hosts::{Host, Hosts, Sentinels};
 
 /// Which Redis or Valkey server to use, as whom, and how. Made from a URL:
 ///
@@ -26,6 +26,7 @@ pub(crate) use sentinels::{Host, Sentinels};
 /// | `redis://[user[:password]@]host[:6379][/0]` | TCP; `valkey://` is the same |
 /// | `rediss://…` | TLS, with the host's name checked; `valkeys://` is the same |
 /// | `redis+unix:///path/to/socket?db=0&user=u&pass=p` | a Unix socket |
+/// | `redis+cluster://[user[:password]@]host[:6379][,host…]` | a cluster that these hosts are of; `rediss+cluster://` with TLS to all of them |
 /// | `redis+sentinel://[user[:password]@]host[:26379][,host…]/NAME[/0]` | the primary that the sentinels name; `rediss+sentinel://` with TLS to all of them |
 ///
 /// Each option is a query parameter, named like its field here. A user needs a password, there or in
@@ -78,9 +79,11 @@ pub struct RedisConfig {
     pub rules: Rules,
     /// Where time and randomness come from.
     pub seams: Seams,
-    /// Where there are sentinels, they say which host it is.
+    /// Where there are sentinels, or a cluster, they say which host it is.
     address: ConnectionInfo,
-    sentinels: Option<Sentinels>,
+    hosts: Option<Hosts>,
+    /// It is of a node of a cluster.
+    is_node: bool,
     store: String,
 }
 
@@ -90,7 +93,7 @@ impl RedisConfig {
     /// # Errors
     /// A refusal of kind `Configuration` that names what is wrong, without any password.
     pub fn from_url(url: &str) -> Result<Self, StoreError> {
-        let (sentinels, without) = sentinels::in_url(url)?.unzip();
+        let (hosts, without) = hosts::in_url(url)?.unzip();
         let scheme = url.split(':').next().unwrap_or_default();
         let mut url = Url::parse(without.as_deref().unwrap_or(url))
             .map_err(|error| bad(format!("this is no URL: {error}")))?;
@@ -111,7 +114,7 @@ impl RedisConfig {
                 "db" | "user" | "pass" if is_socket => {
                     for_client.push((name.into_owned(), value.into_owned()));
                 }
-                "sentinel_user" | "sentinel_password" if sentinels.is_none() => {
+                "sentinel_user" | "sentinel_password" if !matches!(hosts, Some(Hosts::Behind(_))) => {
                     return Err(bad(format!("{name} is for URLs that name sentinels: redis+sentinel://")));
                 }
                 _ => options.set(&name, &value)?,
@@ -121,10 +124,13 @@ impl RedisConfig {
         if !for_client.is_empty() {
             url.query_pairs_mut().extend_pairs(for_client);
         }
-        let store = match &sentinels {
-            Some(sentinels) => sentinels_name(scheme, &url, sentinels),
+        let store = match &hosts {
+            Some(hosts) => hosts_name(scheme, &url, hosts),
             None => store_name(&url, is_socket),
         };
+        if options.plain && matches!(hosts, Some(Hosts::Cluster(_))) {
+            return Err(bad("plain is for single servers: in a cluster, what a lock needs besides its name may be elsewhere".into()));
+        }
         let address = address(url, is_socket)?;
         if options.cert.is_some() != options.key.is_some() {
             return Err(bad("cert and key go together: give both or neither".into()));
@@ -149,7 +155,8 @@ impl RedisConfig {
             rules: Rules::DEFAULT,
             seams: Seams::default(),
             address,
-            sentinels,
+            hosts,
+            is_node: false,
             store,
         })
     }
@@ -183,8 +190,11 @@ impl RedisConfig {
 
     /// Whether the server is surely on this machine, and every sentinel.
     pub(crate) fn is_local(&self) -> bool {
-        if let Some(sentinels) = &self.sentinels {
-            return sentinels.hosts.iter().all(|host| is_loopback(&host.name));
+        match &self.hosts {
+            Some(Hosts::Behind(Sentinels { hosts, .. }) | Hosts::Cluster(hosts)) => {
+                return hosts.iter().all(|host| is_loopback(&host.name));
+            }
+            None => {}
         }
         match self.address.addr() {
             ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => is_loopback(host),
@@ -194,7 +204,29 @@ impl RedisConfig {
 
     /// The sentinels that know where the server is, if it is theirs.
     pub(crate) const fn sentinels(&self) -> Option<&Sentinels> {
-        self.sentinels.as_ref()
+        match &self.hosts {
+            Some(Hosts::Behind(sentinels)) => Some(sentinels),
+            _ => None,
+        }
+    }
+
+    /// Some nodes of the cluster, if it is one.
+    pub(crate) fn cluster(&self) -> Option<&[Host]> {
+        match &self.hosts {
+            Some(Hosts::Cluster(hosts)) => Some(hosts),
+            _ => None,
+        }
+    }
+
+    /// The configuration of one node of the cluster.
+    pub(crate) fn of_node(&self, host: &Host) -> Self {
+        let store = format!("{}, at {host}", self.store);
+        Self { address: self.at(host), hosts: None, is_node: true, store, ..self.clone() }
+    }
+
+    /// Whether it is of a node of a cluster.
+    pub(crate) const fn is_node(&self) -> bool {
+        self.is_node
     }
 
     /// The client library's view of a sentinel.
@@ -386,9 +418,12 @@ fn user_and_database(url: &Url) -> (String, &str) {
     (user, db)
 }
 
-fn sentinels_name(scheme: &str, url: &Url, sentinels: &Sentinels) -> String {
+fn hosts_name(scheme: &str, url: &Url, hosts: &Hosts) -> String {
     let (user, db) = user_and_database(url);
-    format!("{scheme}://{user}{sentinels}/{db}")
+    match hosts {
+        Hosts::Behind(sentinels) => format!("{scheme}://{user}{sentinels}/{db}"),
+        Hosts::Cluster(_) => format!("{scheme}://{user}{hosts}"),
+    }
 }
 
 fn is_loopback(host: &str) -> bool {
@@ -403,114 +438,4 @@ fn bad(message: String) -> StoreError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn urls_are_read_whole_or_refused_by_name() {
-        let config =
-            RedisConfig::from_url("rediss://u:p%40ss@db.example/3?plain&ca=/etc/ca.pem&prefix=locks")
-                .unwrap();
-        assert!(config.plain);
-        assert_eq!(config.prefix, "locks");
-        assert_eq!(config.ca, Some(PathBuf::from("/etc/ca.pem")));
-        let info = config.connection_info(ProtocolVersion::RESP3, None);
-        assert_eq!(info.redis_settings().password(), Some("p@ss"));
-        assert_eq!(info.redis_settings().db(), 3);
-        for (url, named) in [
-            ("redis://h?nonsense=1", "nonsense"),
-            ("redis://h?timeout=5", "timeout"),
-            ("redis://h?spin=often", "spin"),
-            ("redis://h?hand_on=later", "hand_on"),
-            ("redis://h?cert=/c", "key"),
-            ("redis://h?ca=/c", "rediss"),
-            ("redis://h?prefix={a}", "prefix"),
-            ("redis://h/x", "database"),
-            ("redis://h/-1", "database"),
-            ("redis+unix:///s?db=x", "database"),
-            ("redis://", "names no host"),
-            ("redis:h", "names no host"),
-            ("redis+unix:s", "names no socket"),
-            ("rediss://h?ca=", "ca= names no file"),
-            ("redis://h?pass=x", "USER:PASSWORD@HOST"),
-            ("redis://h?password=x", "USER:PASSWORD@HOST"),
-            ("redis+unix:///s?password=x", "?pass="),
-            ("rediss://h#insecure", "fragment"),
-            ("http://h", "http"),
-            ("nonsense", "URL"),
-        ] {
-            let error = RedisConfig::from_url(url).unwrap_err().to_string();
-            assert!(error.contains(named), "{url}: {error}");
-            assert!(!error.contains("InvalidClientConfig"), "{url}: {error}");
-        }
-    }
-
-    #[test]
-    fn a_user_needs_a_password() {
-        for url in ["redis://u@h", "redis://u:@h", "redis+unix:///s?user=u", "redis+unix:///s?user=u&pass="] {
-            let mut config = RedisConfig::from_url(url).unwrap();
-            let error = config.check_login().unwrap_err().to_string();
-            assert!(error.contains("password"), "{url}: {error}");
-            config.password = Some("secret".into());
-            config.check_login().unwrap();
-            let info = config.connection_info(ProtocolVersion::RESP3, None);
-            assert_eq!(info.redis_settings().username(), Some("u"));
-            assert_eq!(info.redis_settings().password(), Some("secret"));
-            config.password = Some(String::new());
-            assert!(config.check_login().is_err(), "{url}");
-        }
-        for url in ["redis://h", "redis://:p@h", "redis://u:p@h", "redis+unix:///s?user=&pass=p"] {
-            RedisConfig::from_url(url).unwrap().check_login().unwrap();
-        }
-    }
-
-    #[test]
-    fn only_this_machine_is_local() {
-        for (url, is_local) in [
-            ("redis://127.0.0.1", true),
-            ("redis://127.8.0.1:7000/1", true),
-            ("redis://[::1]", true),
-            ("redis://localhost", true),
-            ("valkey+unix:///run/valkey.sock", true),
-            ("redis+unix:///run/redis.sock", true),
-            ("redis://10.0.127.5", false),
-            ("redis://localhost@db1", false),
-            ("redis://localhost.example", false),
-            ("redis://db127.0.0.1.example", false),
-            ("redis://[2001:db8::1]", false),
-        ] {
-            let config = RedisConfig::from_url(url).unwrap();
-            assert_eq!((config.is_local(), config.is_encrypted()), (is_local, false), "{url}");
-        }
-        assert!(RedisConfig::from_url("valkeys://db1").unwrap().is_encrypted());
-    }
-
-    #[test]
-    fn nothing_that_is_shown_holds_a_password() {
-        for url in [
-            "redis://user:hunter2@h:1/0",
-            "redis://:hunter2@h:1/0",
-            "redis+unix:///run/redis.sock?db=1&user=u&pass=hunter2",
-        ] {
-            let mut config = RedisConfig::from_url(url).unwrap();
-            assert_eq!(
-                config.connection_info(ProtocolVersion::RESP3, None).redis_settings().password(),
-                Some("hunter2")
-            );
-            config.password = Some("hunter2".into());
-            assert!(!format!("{config:?} {}", config.store()).contains("hunter2"));
-        }
-        for url in [
-            "redis://user:hunter2@h:1/0?bad=1",
-            "redis://h?pass=hunter2",
-            "redis://h?password=hunter2",
-            // Unescaped, so that its end is a database, an option or a fragment.
-            "redis://user:1/hunter2@h",
-            "redis://user:1?hunter2@h",
-            "redis://user:1#hunter2@h",
-        ] {
-            let error = RedisConfig::from_url(url).unwrap_err();
-            assert!(!error.to_string().contains("hunter2"), "{error}");
-        }
-    }
-}
+mod tests;

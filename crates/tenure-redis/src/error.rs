@@ -4,8 +4,11 @@ use redis::{ErrorKind, RedisError};
 use tenure_core::{Refusal, RefusalKind, StoreError};
 
 /// What to say of a server that is part of a cluster.
-pub(crate) const CLUSTER: &str =
-    "this is a node of a cluster, which this version cannot use yet: use a server without cluster mode";
+pub(crate) const CLUSTER: &str = "this is a node of a cluster: write redis+cluster:// instead of redis://";
+
+/// What to say of one that is not, and should be.
+pub(crate) const NO_CLUSTER: &str =
+    "this server is no node of a cluster: write redis:// instead of redis+cluster://";
 
 /// An error that the server gave as its answer to a request, as text: code first.
 ///
@@ -63,6 +66,7 @@ pub(crate) fn from_text(text: &str) -> StoreError {
         ("MOVED", Configuration, CLUSTER),
         ("CROSSSLOT", Configuration, CLUSTER),
         ("cluster mode", Configuration, CLUSTER),
+        ("cluster support disabled", Configuration, NO_CLUSTER),
         (
             "DB index",
             Configuration,

@@ -1,5 +1,7 @@
 //! What `tenure doctor` finds out about a server: what it is, what it will do to locks, what this user may not do.
 
+mod nodes;
+
 use std::time::Duration;
 
 use redis::Cmd;
@@ -19,6 +21,16 @@ const CLOCK_OFFSET_MAX: Duration = Duration::from_secs(1);
 #[async_trait]
 impl Examine for Redis {
     async fn examine(&self) -> Answer<Vec<Finding>> {
+        match &self.buckets {
+            Some(buckets) => nodes::examine(buckets).await,
+            None => self.examine_server().await,
+        }
+    }
+}
+
+impl Redis {
+    /// One server, or one node.
+    async fn examine_server(&self) -> Answer<Vec<Finding>> {
         let info = self.text(&["INFO"]).await;
         let info_text = info.clone().unwrap_or_default();
         let (syncs, is_subscribed) = self.connection().await?;
@@ -41,15 +53,13 @@ impl Examine for Redis {
         findings.push(self.encryption());
         Ok(findings)
     }
-}
 
-impl Redis {
     /// When the server syncs, and whether pushes reach this process.
     async fn connection(&self) -> Answer<(Syncs, bool)> {
         let mut ping = Cmd::new();
         ping.arg("PING");
-        let live = self.inner.supervisor.ask(|_| ping).await?.live;
-        Ok((live.server.syncs, live.is_subscribed))
+        let live = self.inner.place.ask(&ping).await?.live;
+        Ok((live.server.syncs, live.is_subscribed()))
     }
 
     /// What this user may do with locks. Without a right that they need, a script may end half-way: then none is tried.
@@ -68,7 +78,7 @@ impl Redis {
         for word in words {
             command.arg(*word);
         }
-        let reply = self.inner.supervisor.ask(|_| command).await?;
+        let reply = self.inner.place.ask(&command).await?;
         redis::from_redis_value(reply.value).map_err(|error| StoreError::unknown(error.to_string()))
     }
 
@@ -76,7 +86,7 @@ impl Redis {
     async fn setting(&self, name: &str) -> Option<String> {
         let mut command = Cmd::new();
         command.arg("CONFIG").arg("GET").arg(name);
-        let reply = self.inner.supervisor.ask(|_| command).await.ok()?;
+        let reply = self.inner.place.ask(&command).await.ok()?;
         let pairs: std::collections::HashMap<String, String> = redis::from_redis_value(reply.value).ok()?;
         pairs.get(name).cloned()
     }
@@ -87,7 +97,7 @@ impl Redis {
             (None, Some(version)) => format!("Redis {version}"),
             (None, None) => "a server that does not say what it is".into(),
         };
-        Finding::fine("server", format!("{name} at {}", self.inner.supervisor.config.store()))
+        Finding::fine("server", format!("{name} at {}", self.inner.place.config().store()))
     }
 
     fn means(&self) -> Finding {
@@ -172,9 +182,9 @@ impl Redis {
     /// Whether the sentinels are there and of one mind, and what becomes of a primary that is cut off from them.
     async fn sentinels(&self) -> Vec<Finding> {
         const SUBJECT: &str = "sentinels";
-        let supervisor = &self.inner.supervisor;
-        let Some(sentinels) = supervisor.config.sentinels() else { return Vec::new() };
-        let said = sentinel::each(&supervisor.config, sentinels).await;
+        let config = self.inner.place.config();
+        let Some(sentinels) = config.sentinels() else { return Vec::new() };
+        let said = sentinel::each(config, sentinels).await;
         let newest =
             said.iter().filter_map(|(_, said)| said.as_ref().ok()).max_by_key(|primary| primary.epoch);
         let amiss: Vec<String> = said
@@ -219,7 +229,7 @@ impl Redis {
         let (before, wall) = (clock.now(), clock.unix_micros());
         let mut time = Cmd::new();
         time.arg("TIME");
-        let theirs = match self.inner.supervisor.ask(|_| time).await {
+        let theirs = match self.inner.place.ask(&time).await {
             Ok(reply) => {
                 redis::from_redis_value::<(u64, u64)>(reply.value).map_err(|error| error.to_string())
             }
@@ -261,7 +271,7 @@ impl Redis {
     }
 
     fn encryption(&self) -> Finding {
-        let config = &self.inner.supervisor.config;
+        let config = self.inner.place.config();
         if config.is_encrypted() {
             Finding::fine("encryption", "TLS, with the server's name checked")
         } else if config.is_local() {

@@ -175,7 +175,7 @@ impl Inner {
         let last = report.last.id;
         let call = HandOn::new(self, keys, report, self.newcomers.standing(keys).min(HEIRS_MAX));
         let ours = |id| self.pushes.may_inherit(id);
-        match call.open(self.supervisor.run(&call, Watch::BESIDE_ONE).await)? {
+        match call.open(self.place.run(&call, Watch::BESIDE_ONE).await)? {
             Some(confirmed) => {
                 self.succession.heard(keys, last, confirmed, ours, self.clock.now());
                 // Should it not have noticed: its next attempt finds that it holds.
@@ -214,7 +214,7 @@ impl<'a> HandOn<'a> {
     fn open(&self, reply: Result<Reply, StoreError>) -> Answer<Option<Confirmed>> {
         let mut reply = reply?;
         let asked = self.asked.load(Ordering::Relaxed);
-        let item = self.inner.supervisor.read(&mut reply, asked)?.next()?;
+        let item = reply.read(asked)?.next()?;
         if unsigned(&item) == Some(0) {
             return Ok(None);
         }
@@ -231,7 +231,7 @@ impl<'a> HandOn<'a> {
 
 impl Call for HandOn<'_> {
     fn script(&self) -> &Script {
-        &self.inner.supervisor.scripts.hand_on
+        &self.inner.place.scripts().hand_on
     }
 
     fn size(&self) -> (usize, usize) {

@@ -14,6 +14,9 @@ pub(crate) struct Layout {
     fence: String,
     /// The main key is the name itself: shared with clients that do `SET name value NX PX ttl`.
     plain: bool,
+    /// Scripts are told of every key that they may touch: a cluster that moves the keys of a lock to another node, one by one,
+    /// then refuses them until all have arrived.
+    names_all: bool,
 }
 
 /// The keys of one lock.
@@ -22,11 +25,31 @@ pub(crate) struct Keys {
     /// The main key, if it is not the base.
     plain: Option<String>,
     base: String,
+    names_all: bool,
 }
+
+/// What may stand after the base of a lock's keys; the main key is the base itself.
+const SIDES: [&str; 5] = [":c", ":t", ":s", ":q", ":d"];
 
 impl Layout {
     pub(crate) fn new(prefix: &str, plain: bool) -> Self {
-        Self { prefix: format!("{prefix}:"), fence: format!("{prefix}:f"), plain }
+        Self { prefix: format!("{prefix}:"), fence: format!("{prefix}:f"), plain, names_all: false }
+    }
+
+    /// The layout of locks whose keys are all in the slot of `tag`.
+    pub(crate) fn in_slot_of(prefix: &str, tag: &str) -> Self {
+        Self { names_all: true, ..Self::new(&format!("{prefix}:{{{tag}}}"), false) }
+    }
+
+    /// The tag in a key of such a layout, and that layout.
+    pub(crate) fn tag_in<'a>(prefix: &str, key: &'a str) -> Option<&'a str> {
+        key.strip_prefix(prefix)?.strip_prefix(":{")?.split_once("}:").map(|(tag, _)| tag)
+    }
+
+    /// A `MATCH` pattern for the keys of all locks whose names start with `start`, whatever their tag.
+    pub(crate) fn pattern_in_any_slot(prefix: &str, start: &str) -> String {
+        let in_one = Self::new(&format!("{prefix}:{{TAG}}"), false).pattern(start);
+        in_one.replacen("{TAG}", "{*}", 1)
     }
 
     /// The key that numbers the grants of all locks: no name makes it, for it has no braces.
@@ -45,7 +68,7 @@ impl Layout {
             base.push_str(&name.encoded(is_kept));
         }
         base.push('}');
-        Keys { plain: self.plain.then(|| text.to_owned()), base }
+        Keys { plain: self.plain.then(|| text.to_owned()), base, names_all: self.names_all }
     }
 
     /// The keys of the lock with this main key: one that came in a push.
@@ -54,7 +77,7 @@ impl Layout {
             return LockName::new(main).ok().map(|name| self.keys(&name));
         }
         main.strip_prefix(&self.prefix)?;
-        Some(Keys { plain: None, base: main.to_owned() })
+        Some(Keys { plain: None, base: main.to_owned(), names_all: self.names_all })
     }
 
     /// The name of the lock that `key` belongs to, if it tells that somebody holds, waits for or has settled it.
@@ -130,7 +153,11 @@ impl Keys {
 
     /// How many keys of a lock the scripts are given: they make the others from the last.
     pub(crate) const fn count(&self) -> usize {
-        if self.plain.is_some() { 2 } else { 1 }
+        match (self.names_all, self.plain.is_some()) {
+            (true, _) => 2 + SIDES.len(),
+            (false, true) => 2,
+            (false, false) => 1,
+        }
     }
 
     /// Adds those keys to a command.
@@ -138,12 +165,19 @@ impl Keys {
         if let Some(plain) = &self.plain {
             command.arg(plain);
         }
+        if self.names_all {
+            command.arg(&self.base);
+            for side in SIDES {
+                command.arg(self.side(side));
+            }
+        }
         command.arg(&self.base);
     }
 
     /// How many bytes that is.
     pub(crate) fn size(&self) -> usize {
-        self.base.len() + self.plain.as_ref().map_or(0, String::len)
+        let times = if self.names_all { 2 + SIDES.len() } else { 1 };
+        (self.base.len() + 2) * times + self.plain.as_ref().map_or(0, String::len)
     }
 }
 
@@ -171,6 +205,23 @@ mod tests {
         assert_eq!(layout.name_in_use(layout.fence()), None);
         assert_eq!(layout.name_in_use("other:{a}"), None);
         assert_eq!(layout.keys_of_main("other:{a}"), None);
+    }
+
+    #[test]
+    fn in_a_cluster_all_keys_of_a_lock_are_in_the_slot_of_its_tag() {
+        let layout = Layout::in_slot_of("tenure", "17");
+        let name = LockName::new("orders/{1}").unwrap();
+        let keys = layout.keys(&name);
+        assert_eq!((keys.main(), layout.fence()), ("tenure:{17}:{orders/%7B1%7D}", "tenure:{17}:f"));
+        assert_eq!(layout.keys_of_main(keys.main()), Some(keys.clone()));
+        assert_eq!(layout.name_in_use(&keys.line()), Some(name));
+        assert_eq!(Layout::tag_in("tenure", &keys.line()), Some("17"));
+        assert_eq!(Layout::tag_in("tenure", "tenure:{a}"), None);
+        assert_eq!(Layout::tag_in("other", keys.main()), None);
+        assert_eq!(Layout::pattern_in_any_slot("tenure", "or*"), "tenure:{*}:{or\\**");
+        let mut command = redis::cmd("EVALSHA");
+        keys.write_to(&mut command);
+        assert_eq!(command.args_iter().count(), 1 + keys.count());
     }
 
     #[test]

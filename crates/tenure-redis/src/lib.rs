@@ -3,7 +3,7 @@
 //! One round trip to take a lock, one to give it back, one command per hand-over however many wait. Waiters stand in
 //! a line and are told by a push; a push is dated, never trusted. The page `docs/backends/redis.md` says what is
 //! guaranteed, what can go wrong, and what is written where; `docs/backends/redis-sentinel.md` what is different with
-//! sentinels.
+//! sentinels, `docs/backends/redis-cluster.md` what in a cluster.
 //!
 //! Through the crate `tenure`, with its feature `redis`, this is `tenure::redis`:
 //!
@@ -25,6 +25,7 @@
 mod attention;
 mod backend;
 mod batch;
+mod cluster;
 mod config;
 mod dating;
 #[cfg(test)]
@@ -36,6 +37,7 @@ mod handing_on;
 mod keys;
 mod native;
 mod newcomers;
+mod place;
 mod pushes;
 mod renewals;
 mod reply;

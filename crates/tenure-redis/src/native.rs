@@ -56,7 +56,7 @@ async fn together(inner: &Inner, steps: impl FnOnce(u64) -> Vec<Cmd>) -> Answer<
         all.push(words(&["EXEC"]));
         all
     };
-    match inner.supervisor.ask_all(transaction).await?.pop() {
+    match inner.place.ask_all(transaction).await?.pop() {
         Some(Value::Array(results)) => Ok(results),
         _ => Err(garbled("no transaction")),
     }
@@ -156,7 +156,7 @@ pub(crate) async fn attempt(inner: &Arc<Inner>, claim: &Claim, line: Line) -> An
 }
 
 fn busy(inner: &Inner, holder: Option<Holder>) -> Attempt {
-    let jitter = 0.5 + inner.supervisor.config.seams.entropy.fraction();
+    let jitter = 0.5 + inner.place.config().seams.entropy.fraction();
     let expires_in = holder.as_ref().and_then(|holder| holder.expires_in);
     let at_latest = POLL.mul_f64(jitter).min(expires_in.unwrap_or(POLL) + Duration::from_millis(1));
     Attempt::Busy(Busy { holder, ahead: None, wake: Wake { at_latest, signal: None } })
@@ -183,7 +183,7 @@ async fn renew_all(inner: &Inner, claims: &[Arc<Claim>]) -> Answer<Vec<Renewal>>
         };
         all.iter().flat_map(of_one).collect()
     };
-    let known = inner.supervisor.ask_all(looks).await?;
+    let known = inner.place.ask_all(looks).await?;
     let lost: Vec<_> =
         all.iter().zip(known.chunks(2)).map(|((_, value, _), known)| lost(value, known)).collect();
     let fence_ms = millis(FENCE).to_string();
@@ -230,7 +230,7 @@ pub(crate) async fn release(
     trail: Trail,
 ) -> Answer<Released> {
     let (keys, value) = (inner.layout.keys(&claim.name), value_of(claim));
-    let tombstone_ms = millis(inner.supervisor.config.rules.tombstone_ttl).to_string();
+    let tombstone_ms = millis(inner.place.config().rules.tombstone_ttl).to_string();
     let steps = |_| {
         // First: an attempt that comes in between must find it.
         let bury = words(&["SET", &keys.tombstone(claim.id), "", "NX", "PX", &tombstone_ms]);
@@ -239,7 +239,7 @@ pub(crate) async fn release(
         steps.drain(..usize::from(trail == Trail::Clean));
         steps
     };
-    let answers = inner.supervisor.ask_all(steps).await?;
+    let answers = inner.place.ask_all(steps).await?;
     match answers.iter().rev().take(2).map(unsigned).sum::<Option<u64>>() {
         Some(0) => Ok(Released::Absent),
         Some(_) => Ok(Released::Held),
@@ -324,7 +324,7 @@ pub(crate) async fn evict(
         return Ok(1);
     }
     let reason = eviction.reason.as_str();
-    let tombstone_ms = millis(inner.supervisor.config.rules.tombstone_ttl).to_string();
+    let tombstone_ms = millis(inner.place.config().rules.tombstone_ttl).to_string();
     let steps = |_| {
         let mut steps = Vec::new();
         if let Some(id) = id {

@@ -81,10 +81,10 @@ async fn renew_together(inner: &Inner, claims: &[Arc<Claim>]) -> Vec<Answer<Rene
         }
     };
     let answers = async {
-        let script = &inner.supervisor.scripts.renew;
+        let script = &inner.place.scripts().renew;
         let call = Filled { script, arguments: 4 * all.len(), size: size + 200, fill };
-        let mut reply = inner.supervisor.run(&call, Watch::NO).await?;
-        inner.supervisor.read(&mut reply, asked.load(Ordering::Relaxed))
+        let mut reply = inner.place.run(&call, Watch::NO).await?;
+        reply.read(asked.load(Ordering::Relaxed))
     };
     match answers.await {
         Ok(mut answers) => claims

@@ -136,7 +136,7 @@ impl Redis {
 
     /// The commands of the scripts that are denied, and in which way.
     async fn missing(&self) -> Answer<Vec<(String, Denied)>> {
-        let (config, layout) = (&self.inner.supervisor.config, &self.inner.layout);
+        let (config, layout) = (self.inner.place.config(), &self.inner.layout);
         let keys = layout.keys(&LockName::new("tenure-doctor").expect("a valid name"));
         let (probe, channel) = (keys.side(":p"), format!("{}:push:doctor", config.prefix));
         let code = include_str!("scripts/rights.lua");
@@ -157,7 +157,7 @@ impl Redis {
     async fn command(&self, words: &[&str]) -> Answer<redis::Value> {
         let mut command = Cmd::new();
         command.arg(words);
-        Ok(self.inner.supervisor.ask(|_| command).await?.value)
+        Ok(self.inner.place.ask(&command).await?.value)
     }
 
     fn without(
@@ -176,7 +176,7 @@ impl Redis {
     }
 
     fn without_keys(&self) -> Finding {
-        let config = &self.inner.supervisor.config;
+        let config = self.inner.place.config();
         let observed = format!("the keys {}:* are not allowed: locks cannot be taken", config.prefix);
         let mut remedy = self.allowing(&format!("~{}:*", config.prefix));
         if config.plain {
@@ -186,7 +186,7 @@ impl Redis {
     }
 
     fn without_channel(&self) -> Finding {
-        let prefix = &self.inner.supervisor.config.prefix;
+        let prefix = &self.inner.place.config().prefix;
         let observed = format!(
             "the channels {prefix}:push:* are not allowed: waiters are not told of their turn, and look again and again"
         );
@@ -194,7 +194,7 @@ impl Redis {
     }
 
     fn allowing(&self, rule: &str) -> String {
-        format!("ACL SETUSER {} {rule}", self.inner.supervisor.config.user())
+        format!("ACL SETUSER {} {rule}", self.inner.place.config().user())
     }
 }
 

@@ -170,13 +170,17 @@ pub(crate) async fn describe(
     // INFO may be forbidden: then pushes cannot be dated, and waiters ask once more. Nothing else is lost.
     let info = info.ok().and_then(|info| redis::from_redis_value::<String>(info).ok()).unwrap_or_default();
     check_version(&info)?;
-    if field(&info, "cluster_enabled") == Some("1") {
-        return Err(StoreError::refused(RefusalKind::Configuration, error::CLUSTER));
+    match (field(&info, "cluster_enabled"), config.is_node()) {
+        (Some("1"), false) => return Err(StoreError::refused(RefusalKind::Configuration, error::CLUSTER)),
+        (Some("0"), true) => {
+            return Err(StoreError::refused(RefusalKind::Configuration, error::NO_CLUSTER));
+        }
+        _ => {}
     }
-    // Whoever goes by sentinels wants the primary, and it may have been replaced since they were asked.
-    let role = field(&info, "role");
-    if config.sentinels().is_some() && role.is_some_and(|role| role != "master") {
-        let message = "the server that the sentinels name is a replica: a failover is under way";
+    // Whoever goes by sentinels or by a cluster wants the primary, and it may have been replaced since they were asked.
+    let (role, is_replaceable) = (field(&info, "role"), config.sentinels().is_some() || config.is_node());
+    if is_replaceable && role.is_some_and(|role| role != "master") {
+        let message = "the server that was named as the primary is a replica: a failover is under way";
         return Err(StoreError::refused(RefusalKind::Unavailable, message));
     }
     let run_id = field(&info, "run_id").unwrap_or_default().into();
@@ -184,12 +188,16 @@ pub(crate) async fn describe(
         Ok(_) => Means::Scripts,
         Err(problem) => without_scripts(&problem, delifeq, delex)?,
     };
+    if config.is_node() && means != Means::Scripts {
+        let message = "scripts are forbidden here, and in a cluster there is no way without: allow EVAL, EVALSHA and SCRIPT LOAD";
+        return Err(StoreError::refused(RefusalKind::Unsupported, message));
+    }
     let settings = fsync.ok().and_then(|settings| redis::from_redis_value(settings).ok());
     let syncs = Syncs::read(&settings.unwrap_or_default());
-    let deployment = match config.sentinels() {
+    let deployment = match is_replaceable {
         // Its replicas may be away at the moment.
-        Some(_) => Deployment::RedisReplicated,
-        None => deployment(&info, syncs == Syncs::Always),
+        true => Deployment::RedisReplicated,
+        false => deployment(&info, syncs == Syncs::Always),
     };
     Ok((Server { run_id, means, deployment, syncs }, store_micros))
 }

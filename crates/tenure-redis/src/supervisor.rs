@@ -7,30 +7,25 @@
 //! that doubles, with jitter, so that a thousand clients do not come back at the same moment.
 
 mod connecting;
+mod live;
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
 use redis::{Cmd, PushInfo, PushKind, RedisResult, Value};
 use tenure_core::clock::sleep_until;
 use tenure_core::{BootInstant, Clock, StoreError};
 use tokio::sync::watch;
 
-use crate::attention::{Attention, Watch};
+use crate::attention::Watch;
 use crate::config::RedisConfig;
 use crate::error;
 use crate::pushes::{Orphan, Pushes};
-use crate::reply::{self, Answers, is_name, out_of_step, text};
+use crate::reply::{is_name, out_of_step, text};
 use crate::scripts::{Call, Scripts, by_hash, command};
 use crate::sentinel::Primary;
-use crate::server::Server;
-use connecting::EndsWithUs;
-
-/// How much longer than its deadline a request may still be carried out by the store.
-const LATE_BY: Duration = Duration::from_millis(500);
+pub(crate) use live::{Live, Reply};
 
 /// Keeps one connection to one server.
 pub(crate) struct Supervisor {
@@ -46,7 +41,7 @@ pub(crate) struct Supervisor {
     /// Is told of every grant that nobody here awaits.
     orphanage: Box<dyn Fn(Orphan) + Send + Sync>,
     /// How many connections were given up.
-    given_up: watch::Sender<u64>,
+    given_up: Arc<watch::Sender<u64>>,
     this: Weak<Self>,
 }
 
@@ -64,39 +59,11 @@ struct State {
 
 type Connected = Result<Arc<Live>, StoreError>;
 
-/// A connection that works as far as we know.
-pub(crate) struct Live {
-    connection: MultiplexedConnection,
-    pub(crate) server: Server,
-    pub(crate) is_retired: Arc<AtomicBool>,
-    /// The store's clock minus ours in µs, as of the newest answer: never too little.
-    store_ahead: AtomicI64,
-    /// Whether pushes reach this process.
-    pub(crate) is_subscribed: bool,
-    /// The newest name of a request: see [`Supervisor::latest`].
-    named: AtomicU64,
-    /// When the fence was last told to live on, by our clock in ns.
-    fence_kept: AtomicU64,
-    attention: Arc<Attention>,
-    /// Who reads the pushes, where they have a connection of their own.
-    _listener: Option<EndsWithUs>,
-    /// What moves the bytes, where that is not the client library's business.
-    _driver: Option<EndsWithUs>,
-    /// Who listens to the sentinels.
-    _sentinels: Vec<EndsWithUs>,
-}
-
-/// An answer, and the exchange it came from.
-pub(crate) struct Reply {
-    pub(crate) value: Value,
-    pub(crate) sent: BootInstant,
-    pub(crate) live: Arc<Live>,
-}
-
 impl Supervisor {
     pub(crate) fn new(
         config: RedisConfig,
         pushes: Arc<Pushes>,
+        given_up: Arc<watch::Sender<u64>>,
         orphanage: impl Fn(Orphan) + Send + Sync + 'static,
     ) -> Arc<Self> {
         let mut id = [0; 12];
@@ -109,7 +76,7 @@ impl Supervisor {
             state: Mutex::default(),
             newest_epoch: AtomicU64::new(0),
             orphanage: Box::new(orphanage),
-            given_up: watch::Sender::new(0),
+            given_up,
             this: this.clone(),
             pushes,
             config,
@@ -120,68 +87,12 @@ impl Supervisor {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The store's moment, in µs, after which a request that is sent now must not be carried out any more. Never the
-    /// same twice on one connection: it names the request, and its answer repeats it.
-    pub(crate) fn latest(&self, live: &Live) -> u64 {
-        let late = u64::try_from((self.config.timeout + LATE_BY).as_micros()).unwrap_or(u64::MAX);
-        let latest = self.store_time(live).saturating_add(late);
-        let before = live.named.fetch_max(latest, Ordering::Relaxed);
-        if before < latest { latest } else { live.named.fetch_add(1, Ordering::Relaxed) + 1 }
-    }
-
-    /// The store's moment, in µs, until which the answer to a request that is sent now is surely read: then, or when its
-    /// deadline comes, everybody here that waits is told.
-    pub(crate) fn awaits_until(&self, live: &Live) -> u64 {
-        let half = u64::try_from(self.config.timeout.as_micros() / 2).unwrap_or(0);
-        self.store_time(live).saturating_add(half)
-    }
-
-    /// Where this process is told, if it can be.
-    pub(crate) fn channel_of(&self, live: &Live) -> &str {
-        if live.is_subscribed { &self.channel } else { "" }
-    }
-
-    /// Reads the answers of a script. Replies that do not go with the requests end the connection: a middlebox may have
-    /// delivered something twice.
-    pub(crate) fn read(&self, reply: &mut Reply, asked: u64) -> Result<Answers, StoreError> {
-        let answers = Answers::parse(std::mem::replace(&mut reply.value, Value::Nil), asked);
-        match &answers {
-            Ok(answers) => {
-                if answers.store_micros > 0 {
-                    reply.live.note_time(reply.sent, answers.store_micros);
-                }
-                // As if it were the whole answer: where the name leads now, there may be another server.
-                if answers.came_from_a_replica() {
-                    self.retire(&reply.live.is_retired);
-                }
-            }
-            Err(StoreError::Unknown(_)) => self.retire(&reply.live.is_retired),
-            Err(_) => {}
-        }
-        answers
-    }
-
-    /// Reads a reply that is one list, and takes the name of the request out of it.
-    pub(crate) fn read_list(&self, reply: Reply, asked: u64) -> Result<Value, StoreError> {
-        let list = reply::without_name(reply.value, asked);
-        if list.is_err() {
-            self.retire(&reply.live.is_retired);
-        }
-        list
-    }
-
-    /// The store's time now in µs, or a little more.
-    fn store_time(&self, live: &Live) -> u64 {
-        let now = i64::try_from(self.clock.now().as_nanos() / 1000).unwrap_or(i64::MAX);
-        u64::try_from(now.saturating_add(live.store_ahead.load(Ordering::Relaxed))).unwrap_or(0)
-    }
-
-    /// Asks the server one thing, within the deadline. `command` is made for the connection it goes over.
-    pub(crate) async fn ask(&self, command: impl FnOnce(&Live) -> Cmd) -> Result<Reply, StoreError> {
+    /// Asks the server one thing, within the deadline.
+    pub(crate) async fn ask(&self, command: &Cmd) -> Result<Reply, StoreError> {
         let deadline = self.clock.now() + self.config.timeout;
         let live = self.live(deadline).await?;
         let sent = self.clock.now();
-        let value = self.exchange(&live, vec![command(&live)], deadline).await?.remove(0);
+        let value = self.exchange(&live, vec![command.clone()], deadline).await?.remove(0);
         Ok(Reply { value, sent, live })
     }
 
@@ -196,7 +107,7 @@ impl Supervisor {
     ) -> Result<Vec<Value>, StoreError> {
         let deadline = self.clock.now() + self.config.timeout;
         let live = self.live(deadline).await?;
-        let commands = commands(self.store_time(&live));
+        let commands = commands(live.store_time());
         self.exchange(&live, commands, deadline).await
     }
 
@@ -207,7 +118,7 @@ impl Supervisor {
         commands: Vec<Cmd>,
         deadline: BootInstant,
     ) -> Result<Vec<Value>, StoreError> {
-        let (count, name) = (commands.len() + 1, self.latest(live));
+        let (count, name) = (commands.len() + 1, live.latest());
         // Handed to the connection in one go, so that nothing of ours comes in between.
         let mut pipeline = redis::pipe();
         for command in commands {
@@ -232,7 +143,7 @@ impl Supervisor {
     }
 
     /// Runs a script by its hash; by its text if the server does not know it. The answer is watched for as `watch` says.
-    pub(crate) async fn run(&self, call: &impl Call, watch: Watch) -> Result<Reply, StoreError> {
+    pub(crate) async fn run(&self, call: &dyn Call, watch: Watch) -> Result<Reply, StoreError> {
         let deadline = self.clock.now() + self.config.timeout;
         let live = self.live(deadline).await?;
         let answer = self.send(live.clone(), &by_hash(call, &live), deadline, watch).await;
@@ -340,7 +251,11 @@ impl Supervisor {
         if matches!(problem.code(), None | Some("READONLY")) {
             self.retire(&live.is_retired);
         }
-        error::after_sending(problem)
+        match (problem.code(), self.config.is_node()) {
+            // It was not carried out, and whoever asked knows what to do.
+            (Some("MOVED"), true) => StoreError::unknown(error::describe(problem)),
+            _ => error::after_sending(problem),
+        }
     }
 
     /// Something came in on a RESP3 connection that nobody asked for. Called by the connection: never blocks.
@@ -389,25 +304,6 @@ impl Supervisor {
 /// Whether the server does not know a script by its hash: nothing was done then.
 pub(crate) fn is_without_script(error: &StoreError) -> bool {
     matches!(error, StoreError::Unknown(text) if text.starts_with("NOSCRIPT"))
-}
-
-impl Live {
-    /// Whether it is time to let the fence live on: with the first attempt of a connection, and every minute.
-    pub(crate) fn is_fence_due(&self, now: BootInstant) -> bool {
-        let last = self.fence_kept.load(Ordering::Relaxed);
-        let since = now.saturating_since(BootInstant::from_nanos(last));
-        let is_due = last == 0 || since > Duration::from_secs(60);
-        if is_due {
-            self.fence_kept.store(now.as_nanos(), Ordering::Relaxed);
-        }
-        is_due
-    }
-
-    fn note_time(&self, sent: BootInstant, store_micros: u64) {
-        let ours = i64::try_from(sent.as_nanos() / 1000).unwrap_or(i64::MAX);
-        let ahead = i64::try_from(store_micros).unwrap_or(i64::MAX) - ours;
-        self.store_ahead.store(ahead, Ordering::Relaxed);
-    }
 }
 
 impl fmt::Debug for Supervisor {

@@ -66,11 +66,7 @@ pub(crate) async fn trial(here: &Redis, is_subscribed: bool, may_list: bool) -> 
     let problem = |what: &str, cause: &StoreError| {
         vec![Finding::problem(SUBJECT, format!("could not be {what}: {cause}"), error::remedy(cause))]
     };
-    let there = if is_subscribed {
-        Redis::connect(here.inner.supervisor.config.clone()).await
-    } else {
-        Ok(here.clone())
-    };
+    let there = if is_subscribed { here.another().await } else { Ok(here.clone()) };
     let there = match there {
         Ok(there) => there,
         Err(cause) => return problem("tried, for a second client cannot connect", &cause),
@@ -177,7 +173,7 @@ impl Trial<'_> {
     fn claim(&self, name: &str, mode: Mode) -> Claim {
         Claim {
             name: LockName::new(name).expect("a valid name"),
-            id: ClaimId::draw(&*self.here.inner.supervisor.config.seams.entropy),
+            id: ClaimId::draw(&*self.here.inner.place.config().seams.entropy),
             mode,
             ttl: Ttl::new(TTL).expect("a valid ttl"),
             tie: Tie::Process,
@@ -257,6 +253,6 @@ impl Trial<'_> {
         let mut delete = Cmd::new();
         delete.arg("DEL").arg(keys);
         // What stays expires.
-        let _ = self.here.inner.supervisor.ask(|_| delete).await;
+        let _ = self.here.inner.place.ask(&delete).await;
     }
 }

@@ -396,48 +396,71 @@ async fn tls_checks_names_and_shows_certificates() {
     }
 }
 
-/// The sentinel is asked over TLS, and so is the server that it names; both must be who they say.
-#[tokio::test(flavor = "multi_thread")]
-async fn tls_with_sentinels() {
-    let tls = |port: u16, folder: &str| {
-        let file = |name: &str| format!("{folder}/{name}");
-        let (certificate, key, ca) = (file("server.pem"), file("server.key"), file("ca.pem"));
-        let port = port.to_string();
-        [
-            "--tls-port",
-            &port,
-            "--tls-cert-file",
-            &certificate,
-            "--tls-key-file",
-            &key,
-            "--tls-ca-cert-file",
-            &ca,
-        ]
-        .iter()
-        .chain(&["--tls-auth-clients", "no"])
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-    };
-    let (folder, port, sentinel_port) = (certificates(), free_port(), free_port());
-    let dir = folder.path().display().to_string();
-    let arguments = tls(port, &dir);
-    let _server = Server::start_with(Kind::Redis7, &arguments.iter().map(String::as_str).collect::<Vec<_>>());
-    let mut configuration = String::from("sentinel resolve-hostnames yes\nsentinel announce-hostnames yes\n");
-    configuration += &format!("sentinel monitor safe localhost {port} 1\ntls-replication yes\n");
-    for pair in tls(sentinel_port, &dir).chunks(2) {
-        configuration += &format!("{} {}\n", pair[0].trim_start_matches('-'), pair[1]);
-    }
-    let _sentinel = Server::start_sentinel(Kind::Redis7, &configuration);
-    let url = format!("rediss+sentinel://localhost:{sentinel_port}/safe");
-    let backend = connect(&format!("{url}?ca={dir}/ca.pem"), QUICK).await;
+/// The settings of a server with TLS.
+fn with_tls(port: u16, folder: &str) -> Vec<String> {
+    let file = |name: &str| format!("{folder}/{name}");
+    let (certificate, key, ca) = (file("server.pem"), file("server.key"), file("ca.pem"));
+    let port = port.to_string();
+    let settings = [
+        ("--tls-port", &*port),
+        ("--tls-cert-file", &certificate),
+        ("--tls-key-file", &key),
+        ("--tls-ca-cert-file", &ca),
+        ("--tls-auth-clients", "no"),
+    ];
+    settings.iter().flat_map(|(name, value)| [(*name).to_owned(), (*value).to_owned()]).collect()
+}
+
+/// Takes a lock over TLS; and not by a name or with certificates that do not fit.
+async fn locks_over_tls(scheme: &str, port: u16, rest: &str, ca: &str) {
+    let url = format!("{scheme}://localhost:{port}{rest}");
+    let backend = connect(&format!("{url}?ca={ca}"), QUICK).await;
     let held = claim("tls", Mode::Exclusive, Duration::from_secs(5));
     assert!(matches!(backend.attempt(&held, Line::Pass).await, Ok(Attempt::Granted(_))));
     backend.release(&held, Trail::Clean).await.unwrap();
     // Not by that name, and by nobody that we trust.
-    for bad in [format!("rediss+sentinel://127.0.0.1:{sentinel_port}/safe?ca={dir}/ca.pem"), url] {
+    for bad in [format!("{scheme}://127.0.0.1:{port}{rest}?ca={ca}"), url] {
         let (kind, message) = refusal(&bad).await;
         assert_eq!(kind, RefusalKind::Permission, "{bad}: {message}");
     }
+}
+
+/// The sentinel is asked over TLS, and so is the server that it names; both must be who they say.
+#[tokio::test(flavor = "multi_thread")]
+async fn tls_with_sentinels() {
+    let (folder, port, sentinel_port) = (certificates(), free_port(), free_port());
+    let dir = folder.path().display().to_string();
+    let arguments = with_tls(port, &dir);
+    let _server = Server::start_with(Kind::Redis7, &arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut configuration = String::from("sentinel resolve-hostnames yes\nsentinel announce-hostnames yes\n");
+    configuration += &format!("sentinel monitor safe localhost {port} 1\ntls-replication yes\n");
+    for pair in with_tls(sentinel_port, &dir).chunks(2) {
+        configuration += &format!("{} {}\n", pair[0].trim_start_matches('-'), pair[1]);
+    }
+    let _sentinel = Server::start_sentinel(Kind::Redis7, &configuration);
+    locks_over_tls("rediss+sentinel", sentinel_port, "/safe", &format!("{dir}/ca.pem")).await;
+}
+
+/// A node of a cluster says by which name and port it goes, and that is checked.
+#[tokio::test(flavor = "multi_thread")]
+async fn tls_in_a_cluster() {
+    let (folder, port, bus) = (certificates(), free_port(), free_port().to_string());
+    let dir = folder.path().display().to_string();
+    let arguments = with_tls(port, &dir);
+    let cluster = [
+        ["--cluster-enabled", "yes"],
+        ["--tls-cluster", "yes"],
+        ["--cluster-port", &bus],
+        ["--cluster-announce-hostname", "localhost"],
+    ];
+    let arguments: Vec<&str> =
+        arguments.iter().map(String::as_str).chain(cluster.into_iter().flatten()).collect();
+    let server = Server::start_with(Kind::Redis7, &arguments);
+    let _: redis::Value = ask(&server.url(), &["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await;
+    while !ask::<String>(&server.url(), &["CLUSTER", "INFO"]).await.contains("cluster_state:ok") {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    locks_over_tls("rediss+cluster", port, "", &format!("{dir}/ca.pem")).await;
 }
 
 /// They were said to be a server that cannot be reached, with which trying again helps.

@@ -45,3 +45,11 @@ mod native {
 
     tenure_testkit::conformance!(ServerSubject::start_without_scripts().await);
 }
+
+/// Locks that are at three nodes, each at one of them.
+mod cluster {
+    use super::common::ClusterSubject;
+    use tenure_testkit::servers::Kind;
+
+    tenure_testkit::conformance!(ClusterSubject::start(Kind::Redis7));
+}

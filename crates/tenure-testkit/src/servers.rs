@@ -4,6 +4,7 @@
 //! goes with it. Programs are taken from an environment variable, from `PATH`, or from the folder `stores` in the
 //! build directory, which `cargo xtask setup` fills; a program that is nowhere is a failed test, not a skipped one.
 
+mod cluster;
 mod group;
 
 use std::io::{Read, Write};
@@ -15,6 +16,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tempfile::TempDir;
 
+pub use cluster::Cluster;
 pub use group::Group;
 
 /// How long a server may take to start.
@@ -82,8 +84,19 @@ pub struct Server {
     arguments: Vec<String>,
     folder: TempDir,
     is_apart: bool,
-    is_sentinel: bool,
+    role: Role,
     child: Option<Child>,
+}
+
+/// What a server is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// It has keys.
+    Store,
+    /// It watches others.
+    Sentinel,
+    /// It has a part of the keys, and talks to the others on another port.
+    Node,
 }
 
 impl Server {
@@ -123,7 +136,7 @@ impl Server {
     fn start_as(kind: Kind, folder: TempDir, arguments: &[&str], is_apart: bool) -> Self {
         let dir = folder.path().to_string_lossy().into_owned();
         let arguments = arguments.iter().map(|argument| argument.replace("{dir}", &dir)).collect();
-        Self { kind, port: 0, arguments, folder, is_apart, is_sentinel: false, child: None }.started()
+        Self { kind, port: 0, arguments, folder, is_apart, role: Role::Store, child: None }.started()
     }
 
     /// Starts a sentinel with these lines in its configuration.
@@ -134,12 +147,23 @@ impl Server {
         let folder = tempfile::tempdir().expect("a temporary folder");
         std::fs::write(folder.path().join(SENTINEL), configuration).expect("a file");
         let arguments = Vec::new();
-        Self { kind, port: 0, arguments, folder, is_apart: false, is_sentinel: true, child: None }.started()
+        Self { kind, port: 0, arguments, folder, is_apart: false, role: Role::Sentinel, child: None }
+            .started()
+    }
+
+    /// Starts a node of a cluster that is not there yet.
+    ///
+    /// # Panics
+    /// If it does not start.
+    fn start_node(kind: Kind, arguments: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        Self { kind, port: 0, arguments, folder, is_apart: false, role: Role::Node, child: None }.started()
     }
 
     fn started(mut self) -> Self {
         for attempt in 1.. {
-            self.port = free_port();
+            self.port = if self.role == Role::Node { free_node_port() } else { free_port() };
             if self.launch() {
                 return self;
             }
@@ -158,7 +182,7 @@ impl Server {
         } else {
             Command::new(self.kind.program())
         };
-        if self.is_sentinel {
+        if self.role == Role::Sentinel {
             command.arg(self.folder.path().join(SENTINEL)).arg("--sentinel");
         }
         let port = self.port.to_string();
@@ -292,6 +316,18 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// A free port whose node can talk to the others: on the port that is 10 000 higher.
+fn free_node_port() -> u16 {
+    let is_free = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+    let fits = |port: &u16| port.checked_add(10_000).is_some_and(is_free);
+    let mut drawn = std::iter::repeat_with(free_port).take(1000);
+    // Where the system gives out high ports only, a lower one.
+    drawn
+        .find(fits)
+        .or_else(|| (20_000..30_000).find(|port| is_free(*port) && fits(port)))
+        .expect("a free pair of ports")
 }
 
 /// Stops a child of this process where it stands (`SIGSTOP`), and returns when it does: it goes on for a moment after the

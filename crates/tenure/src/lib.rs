@@ -17,6 +17,7 @@
 //! | `embedded` (default) | `file:/var/lock/tenure` | the processes of this machine, nothing to install |
 //! | `redis` | `redis://host:6379`, `rediss://…`, `unix:…` | one Redis or Valkey server |
 //! | `redis` | `redis+sentinel://host1,host2/NAME` | the primary that the sentinels name |
+//! | `redis` | `redis+cluster://host1,host2` | a cluster that these hosts are of |
 
 #![forbid(unsafe_code)]
 
@@ -127,6 +128,7 @@ fn kind(url: &StoreUrl) -> Option<&'static str> {
         "file" => Some("file"),
         "redis" | "rediss" | "valkey" | "valkeys" | "unix" | "redis+unix" | "valkey+unix" => Some("redis"),
         "redis+sentinel" | "rediss+sentinel" | "valkey+sentinel" | "valkeys+sentinel" => Some("redis"),
+        "redis+cluster" | "rediss+cluster" | "valkey+cluster" | "valkeys+cluster" => Some("redis"),
         _ => None,
     }
 }
@@ -167,6 +169,10 @@ struct EmbeddedPage;
 #[cfg(all(doctest, feature = "redis"))]
 #[doc = include_str!("../../../docs/backends/redis.md")]
 struct RedisPage;
+
+#[cfg(all(doctest, feature = "redis"))]
+#[doc = include_str!("../../../docs/backends/redis-cluster.md")]
+struct ClusterPage;
 
 #[cfg(all(doctest, feature = "redis"))]
 #[doc = include_str!("../../../docs/backends/redis-sentinel.md")]

@@ -115,7 +115,7 @@ impl Inner {
         if is_subscribed && holder_tells {
             return said;
         }
-        let jitter = 0.5 + self.supervisor.config.seams.entropy.fraction();
+        let jitter = 0.5 + self.place.config().seams.entropy.fraction();
         let factor = match ahead {
             None | Some(0) => 1,
             Some(1..=3) => 8,

@@ -1,6 +1,7 @@
 -- One step of claims towards holding their locks.
 --
--- KEYS  the fence; then per claim its main key, and where that is not also the base of the other keys, the base after it
+-- KEYS  the fence; then per claim its main key, in a cluster every other key that it may have, and last the base of these keys,
+--       if the main key alone does not say it
 -- ARGV  highest token seen, with + before it now and then: let the fence live on; until (store µs);
 --       mode, a line break, run id of the server; ttl in ms; channel of this process, a line break, reason;
 --       then of each claim its value (label#id)
@@ -25,6 +26,7 @@ if now_us > tonumber(ARGV[2]) then
 end
 local count = #ARGV - 5
 local stride = (#KEYS - 1) / count
+local is_apart = KEYS[2] ~= KEYS[stride + 1]
 local replies, slow, from = {now_us, ARGV[2]}, nil, 1
 local sub, match, format, call, pcall_ = string.sub, string.match, string.format, redis.call, redis.pcall
 
@@ -35,7 +37,7 @@ local is_likely_busy = how == 'x?'
 local stays_in_line, passes_by = is_likely_busy or how == 'x\n', how == 'X\n'
 -- How many of the keys are there in all: main, :c and :t of each.
 local there
-if stride > 1 or not stays_in_line and not passes_by then
+if is_apart or not stays_in_line and not passes_by then
   slow = {}
   for i = 1, count do
     slow[i] = i
@@ -44,7 +46,7 @@ if stride > 1 or not stays_in_line and not passes_by then
 elseif count > 1 and not is_likely_busy then
   local looked_at = {}
   for i = 1, count do
-    local main = KEYS[i + 1]
+    local main = KEYS[stride * (i - 1) + 2]
     looked_at[3 * i - 2], looked_at[3 * i - 1], looked_at[3 * i] = main, main .. ':c', main .. ':t'
   end
   there = call('EXISTS', unpack(looked_at))
@@ -55,7 +57,7 @@ local token, number, after
 local known_main, text, left
 local channel, reason
 for i = from, count do
-  local main, value = KEYS[i + 1], ARGV[i + 5]
+  local main, value = KEYS[stride * (i - 1) + 2], ARGV[i + 5]
   local answer
   if there ~= 0 and main ~= known_main then
     known_main, text, left = main, is_likely_busy and pcall_('GET', main), nil

@@ -1,6 +1,7 @@
 -- Takes a lock away from its holders.
 --
--- KEYS  the fence; then the main key, and where that is not also the base of the other keys, the base after it
+-- KEYS  the fence; then the main key, in a cluster every other key of the lock, and last the base of these keys, if the main
+--       key alone does not say it
 -- ARGV  run id of the server, channel of this process, highest token seen, until (store µs);
 --       token of the one to evict or 0 for all, 1 to pass the lock on at once or 0, reason
 -- Reply {store µs, until, how many}, {store µs, until, {'E', error}} or {store µs, until, 'L'} if the request came too late

@@ -1,6 +1,7 @@
 -- Tells the store that a lock went from hand to hand within a process.
 --
--- KEYS  the fence; then the main key, and where that is not also the base of the other keys, the base after it
+-- KEYS  the fence; then the main key, in a cluster every other key of the lock, and last the base of these keys, if the main
+--       key alone does not say it
 -- ARGV  run id of the server, channel of this process, highest token seen, until (store µs);
 --       how many of those in line to name; of the one that holds now its token and its value (label#id);
 --       then the ids of those that held, in order: the first as far as the store was told, the last holds now

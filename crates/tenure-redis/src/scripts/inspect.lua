@@ -1,6 +1,7 @@
 -- Who holds a lock and who waits, as of now. Changes nothing.
 --
--- KEYS  the fence; then the main key, and where that is not also the base of the other keys, the base after it
+-- KEYS  the fence; then the main key, in a cluster every other key of the lock, and last the base of these keys, if the main
+--       key alone does not say it
 -- ARGV  a number that names the request
 -- Reply {store µs, that number, what the main key holds or nil, expires in ms, record expires in ms, {id, expires (ms),
 --       entry...} of the other holders, {id, entry...} of those who wait}

@@ -1,6 +1,7 @@
 -- Ends claims, held or waiting, and hands their locks over.
 --
--- KEYS  the fence; then per claim its main key, and where that is not also the base of the other keys, the base after it
+-- KEYS  the fence; then per claim its main key, in a cluster every other key that it may have, and last the base of these keys,
+--       if the main key alone does not say it
 -- ARGV  run id of the server, highest token seen, channel of this process, until when (store µs) it surely awaits the
 --       answer, and how many of those in line to name, with line breaks in between; trail: c clean, d doubtful, and after it
 --       a number that names the request; then of each claim its value (label#id)
@@ -35,7 +36,7 @@ if count == 1 then
     -- Whatever is not so is left to the general way below, with everything in its place again. Removes first: a full
     -- store lets nobody write before.
     local c, q, format, pcall_ = base .. ':c', base .. ':q', string.format, redis.pcall
-    local beside = stride == 1 and string.match(text, '^\nx([+*]%d+)\n', length + 1)
+    local beside = main == base and string.match(text, '^\nx([+*]%d+)\n', length + 1)
     local id = beside and pcall_('LPOP', q)
     if id == false and call('EXISTS', c) == 0 then
       call('DEL', main)

@@ -1,6 +1,7 @@
 -- Renews claims. Never brings one back.
 --
--- KEYS  the fence; then per claim its main key, and where that is not also the base of the other keys, the base after it
+-- KEYS  the fence; then per claim its main key, in a cluster every other key that it may have, and last the base of these keys,
+--       if the main key alone does not say it
 -- ARGV  run id of the server, channel of this process, highest token seen, until (store µs);
 --       then per claim two: value (label#id), ttl in ms
 -- Reply {store µs, until, answer...}, or {store µs, until, 'L'} for all of them if the request came too late

@@ -1,6 +1,7 @@
 -- Ends a do-once with its result.
 --
--- KEYS  the fence; then the main key, and where that is not also the base of the other keys, the base after it
+-- KEYS  the fence; then the main key, in a cluster every other key of the lock, and last the base of these keys, if the main
+--       key alone does not say it
 -- ARGV  run id of the server, channel of this process, highest token seen, until (store µs);
 --       value (label#id), outcome, how long to keep it in ms
 -- Reply {store µs, until, answer}; answer: 1 recorded · 0 not held · {'E', error} · 'L' too late

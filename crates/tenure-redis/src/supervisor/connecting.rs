@@ -29,6 +29,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 const FAREWELL: Duration = Duration::from_millis(100);
 const FAREWELL_MAX: u64 = 256;
 
+/// How many connections there were.
+static OPENED: AtomicU64 = AtomicU64::new(0);
+
 /// A task that ends when this is dropped, whatever it still waits for.
 pub(super) struct EndsWithUs(AbortHandle);
 
@@ -251,15 +254,18 @@ impl Supervisor {
             }
         };
         let live = Live {
+            keeper: self.this.clone(),
+            clock: self.clock.clone(),
+            timeout: self.config.timeout,
             connection,
             server,
             _sentinels: self.listen_to_sentinels(&is_retired),
             is_retired,
             store_ahead: AtomicI64::new(0),
-            is_subscribed: listener.is_some(),
+            channel: listener.is_some().then(|| self.channel.clone()),
             _listener: listener.flatten(),
             named: AtomicU64::new(0),
-            fence_kept: AtomicU64::new(0),
+            number: OPENED.fetch_add(1, Ordering::Relaxed) + 1,
             attention,
             _driver: driver,
         };

@@ -4,7 +4,7 @@
 
 pub(crate) mod line;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tenure_core::queue::Rules;
@@ -13,7 +13,7 @@ use tenure_core::{
 };
 use tenure_redis::{Redis, RedisConfig};
 use tenure_testkit::Subject;
-use tenure_testkit::servers::{Kind, Server};
+use tenure_testkit::servers::{Cluster, Kind, Server};
 
 /// Lines and tombstones that are forgotten quickly.
 pub(crate) const QUICK: Rules = Rules {
@@ -69,6 +69,51 @@ impl Subject for ServerSubject {
     fn forgets_within(&self) -> Duration {
         Duration::from_secs(10)
     }
+}
+
+/// A cluster under test. It takes seconds to start, so tests that run at the same time share one, each with a prefix of its own;
+/// it ends with the last of them.
+#[derive(Debug)]
+pub(crate) struct ClusterSubject {
+    cluster: Arc<Cluster>,
+    prefix: String,
+}
+
+impl ClusterSubject {
+    pub(crate) fn start(kind: Kind) -> Self {
+        static SHARED: Mutex<(Weak<Cluster>, u32)> = Mutex::new((Weak::new(), 0));
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        let cluster = shared.0.upgrade().unwrap_or_else(|| Arc::new(Cluster::start(kind, false)));
+        assert_eq!(cluster.nodes[0].kind(), kind, "one kind at a time");
+        *shared = (Arc::downgrade(&cluster), shared.1 + 1);
+        Self { cluster, prefix: format!("test-{}", shared.1) }
+    }
+}
+
+#[async_trait]
+impl Subject for ClusterSubject {
+    async fn open(&self) -> Arc<dyn Backend> {
+        Arc::new(connect(&format!("{}?prefix={}", self.cluster.url(), self.prefix), QUICK).await)
+    }
+
+    async fn leftovers(&self) -> Vec<String> {
+        let mut keys = cluster_leftovers(&self.cluster).await;
+        keys.retain(|key| key.starts_with(&format!("{}:", self.prefix)));
+        keys
+    }
+
+    fn forgets_within(&self) -> Duration {
+        Duration::from_secs(10)
+    }
+}
+
+/// All keys of all nodes, but fences.
+pub(crate) async fn cluster_leftovers(cluster: &Cluster) -> Vec<String> {
+    let mut keys = Vec::new();
+    for node in cluster.nodes.iter().filter(|node| node.is_running()) {
+        keys.extend(leftovers(&node.url()).await);
+    }
+    keys
 }
 
 /// A client with these lengths.

@@ -167,7 +167,7 @@ struct Seen {
     sentinels: usize,
 }
 
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(super) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     for _ in 0..SETTLES_WITHIN.as_millis() / 20 {
         if is_so() {
             return;
@@ -178,7 +178,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// Asks for one line or one text.
-fn ask(address: SocketAddr, words: &str) -> Option<String> {
+pub(super) fn ask(address: SocketAddr, words: &str) -> Option<String> {
     let within = Duration::from_millis(500);
     let mut stream = TcpStream::connect_timeout(&address, within).ok()?;
     stream.set_read_timeout(Some(within)).ok()?;
