@@ -65,7 +65,7 @@ pub(crate) struct Inner {
     pub(crate) finds_busy: AtomicBool,
     /// The last release handed its lock to another claim of this process.
     pub(crate) hands_to_own: AtomicBool,
-    pub(crate) pace: Pace,
+    pub(crate) pace: Arc<Pace>,
     capabilities: Capabilities,
     pub(crate) attempts: Batch,
     pub(crate) releases: Batch,
@@ -91,7 +91,7 @@ impl Redis {
         });
         let first = supervisor.ask(&redis::cmd("PING")).await?;
         let layout = Layout::new(&supervisor.config.prefix, supervisor.config.plain);
-        let inner = Inner::new(Place::One(supervisor), layout, pushes, &first.live.server);
+        let inner = Inner::new(Place::One(supervisor), layout, pushes, Arc::default(), &first.live.server);
         let _ = orphans.set(Arc::downgrade(&inner));
         Ok(Self { inner, buckets: None })
     }
@@ -158,7 +158,7 @@ pub(crate) fn mode_text(mode: Mode, line: Line) -> String {
 }
 
 impl Inner {
-    fn new(place: Place, layout: Layout, pushes: Arc<Pushes>, server: &Server) -> Arc<Self> {
+    fn new(place: Place, layout: Layout, pushes: Arc<Pushes>, pace: Arc<Pace>, server: &Server) -> Arc<Self> {
         let (config, means, deployment) = (place.config(), server.means, server.deployment);
         let fence = if deployment == Deployment::RedisDurable { Fence::Durable } else { Fence::ClockFloor };
         let mut capabilities = Capabilities::full(fence, config.rules.line_ttl, config.rules.first_ttl);
@@ -183,7 +183,7 @@ impl Inner {
             succession: Succession::default(),
             finds_busy: AtomicBool::new(false),
             hands_to_own: AtomicBool::new(false),
-            pace: Pace::default(),
+            pace,
             capabilities,
             attempts: Batch::new(|scripts| &scripts.attempt),
             releases: Batch::new(|scripts| &scripts.release),
@@ -193,14 +193,15 @@ impl Inner {
 
     /// Whether it is time to let the fence live on: with the first attempt over a connection, and every minute.
     pub(crate) fn is_fence_due(&self, live: &Live) -> bool {
-        let now = self.clock.now();
-        let since = now.saturating_since(BootInstant::from_nanos(self.fence_kept.load(Ordering::Relaxed)));
-        let is_due = since > FENCE_KEPT_EVERY || self.fence_kept_over.load(Ordering::Relaxed) != live.number;
-        if is_due {
-            self.fence_kept.store(now.as_nanos(), Ordering::Relaxed);
-            self.fence_kept_over.store(live.number, Ordering::Relaxed);
-        }
-        is_due
+        let kept_at = BootInstant::from_nanos(self.fence_kept.load(Ordering::Relaxed));
+        self.clock.now().saturating_since(kept_at) > FENCE_KEPT_EVERY
+            || self.fence_kept_over.load(Ordering::Relaxed) != live.number
+    }
+
+    /// The store has let the fence live on.
+    pub(crate) fn fence_is_kept(&self, live: &Live) {
+        self.fence_kept.store(self.clock.now().as_nanos(), Ordering::Relaxed);
+        self.fence_kept_over.store(live.number, Ordering::Relaxed);
     }
 
     /// Runs a script about one lock and reads its answers.

@@ -45,14 +45,15 @@ pub(crate) enum Terms {
 }
 
 impl Terms {
-    /// Adds what comes before the claims. Answers the name of the request. As few arguments as may be: each
-    /// costs the server as much as half a command.
-    fn write_to(&self, inner: &Inner, live: &Live, wants: usize, command: &mut Cmd) -> u64 {
+    /// Adds what comes before the claims. Answers the name of the request, and whether it lets the fence live on. As few
+    /// arguments as may be: each costs the server as much as half a command.
+    fn write_to(&self, inner: &Inner, live: &Live, wants: usize, command: &mut Cmd) -> (u64, bool) {
         let (run_id, seen) = (&live.server.run_id, inner.seen.load(Ordering::Relaxed));
         match self {
             Self::Attempt { mode, line, ttl, reason } => {
                 let asked = live.latest();
-                if inner.is_fence_due(live) {
+                let keeps_fence = inner.is_fence_due(live);
+                if keeps_fence {
                     command.arg(format!("+{seen}"));
                 } else {
                     command.arg(seen);
@@ -66,7 +67,7 @@ impl Terms {
                 };
                 let reason = reason.as_ref().map_or("", Reason::as_str);
                 command.arg(*ttl).arg(joined(live.channel(), reason));
-                asked
+                (asked, keeps_fence)
             }
             Self::Release { trail } => {
                 // What is needed only if somebody waits.
@@ -74,7 +75,7 @@ impl Terms {
                 command.arg(format!("{run_id}\n{seen}\n{channel}\n{awaits}\n{wants}"));
                 let asked = live.latest();
                 command.arg(format!("{}{asked}", if *trail == Trail::Clean { 'c' } else { 'd' }));
-                asked
+                (asked, false)
             }
         }
     }
@@ -136,15 +137,24 @@ struct Parcel<'a> {
     terms: &'a Terms,
     /// How many of those that are next in line the store is to name.
     wants: usize,
-    /// What the call is named.
+    /// What the call is named, and whether it lets the fence live on.
     asked: AtomicU64,
+    keeps_fence: AtomicBool,
 }
 
 impl<'a> Parcel<'a> {
     fn new(batch: &Batch, inner: &'a Inner, requests: &'a [Request]) -> Option<Self> {
         let terms = &requests.first()?.terms;
         let script = (batch.script)(inner.place.scripts());
-        Some(Self { inner, script, requests, terms, wants: 0, asked: AtomicU64::new(0) })
+        Some(Self {
+            inner,
+            script,
+            requests,
+            terms,
+            wants: 0,
+            asked: AtomicU64::new(0),
+            keeps_fence: AtomicBool::new(false),
+        })
     }
 
     /// With a release go the newcomers to its line: answers who. One of those in line gets the lock; the store is to name the
@@ -211,6 +221,9 @@ impl<'a> Parcel<'a> {
         }
         let mut reply = reply?;
         let mut answers = reply.read(self.asked.load(Ordering::Relaxed))?;
+        if self.keeps_fence.load(Ordering::Relaxed) {
+            self.inner.fence_is_kept(&reply.live);
+        }
         let answered = self.requests.iter().map(|_| {
             let item = answers.next()?;
             let anchor = Anchor {
@@ -244,8 +257,9 @@ impl Call for Parcel<'_> {
         command.arg(1 + self.requests.iter().map(|request| request.keys.count()).sum::<usize>());
         command.arg(self.inner.layout.fence());
         self.requests.iter().for_each(|request| request.keys.write_to(command));
-        let asked = self.terms.write_to(self.inner, live, self.wants, command);
+        let (asked, keeps_fence) = self.terms.write_to(self.inner, live, self.wants, command);
         self.asked.store(asked, Ordering::Relaxed);
+        self.keeps_fence.store(keeps_fence, Ordering::Relaxed);
         for request in self.requests {
             command.arg(&request.value);
         }

@@ -390,6 +390,13 @@ impl Succession {
         })
     }
 
+    /// What the store said of those next in line is void.
+    pub(crate) fn cut(&self) {
+        if !self.is_idle() {
+            self.chains().values_mut().for_each(|chain| chain.heirs.clear());
+        }
+    }
+
     /// The claim has lost its grant, or never took it: nothing is handed on.
     pub(crate) fn stop(&self, keys: &Keys, id: ClaimId) {
         self.with(|chains| {

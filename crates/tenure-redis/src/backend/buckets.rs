@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use tenure_core::{Answer, Claim, LockName, RefusalKind, Renewal, StoreError};
 
 use super::{Inner, Redis};
-use crate::cluster::{BUCKETS, Bucket, Cluster, bucket_of, bucket_with, tag_of};
+use crate::cluster::{BUCKETS, Bucket, Cluster, Ears, bucket_of, bucket_with, tag_of};
 use crate::config::{Host, RedisConfig};
 use crate::keys::Layout;
 use crate::place::Place;
@@ -43,13 +43,21 @@ pub(super) async fn connect(config: RedisConfig) -> Answer<Redis> {
     let inners = (0..BUCKETS).map(|_| OnceLock::new()).collect();
     let buckets = Arc::new(Buckets { cluster: cluster.clone(), server, inners });
     let for_orphans: Weak<Buckets> = Arc::downgrade(&buckets);
-    cluster.set_orphanage(move |orphan| {
-        let Some(buckets) = for_orphans.upgrade() else { return };
-        let tag = Layout::tag_in(&buckets.cluster.config.prefix, &orphan.main);
-        if let Some(number) = tag.and_then(bucket_with) {
-            let inner = buckets.number(number).clone();
-            tokio::spawn(async move { inner.release_orphan(orphan).await });
-        }
+    let for_moves = for_orphans.clone();
+    cluster.set_ears(Ears {
+        orphan: Box::new(move |orphan| {
+            let Some(buckets) = for_orphans.upgrade() else { return };
+            let tag = Layout::tag_in(&buckets.cluster.config.prefix, &orphan.main);
+            if let Some(number) = tag.and_then(bucket_with) {
+                let inner = buckets.number(number).clone();
+                tokio::spawn(async move { inner.release_orphan(orphan).await });
+            }
+        }),
+        // What the old owner said of those next in line is void.
+        moved: Box::new(move || {
+            let Some(buckets) = for_moves.upgrade() else { return };
+            buckets.inners.iter().filter_map(OnceLock::get).for_each(|inner| inner.succession.cut());
+        }),
     });
     Ok(Redis { inner: buckets.number(0).clone(), buckets: Some(buckets) })
 }
@@ -63,7 +71,8 @@ impl Buckets {
         self.inners[number].get_or_init(|| {
             let layout = Layout::in_slot_of(&self.cluster.config.prefix, tag_of(number));
             let place = Place::Bucket(Bucket { cluster: self.cluster.clone(), number });
-            Inner::new(place, layout, self.cluster.pushes.clone(), &self.server)
+            let (pushes, pace) = (self.cluster.pushes.clone(), self.cluster.pace.clone());
+            Inner::new(place, layout, pushes, pace, &self.server)
         })
     }
 
@@ -78,9 +87,19 @@ impl Buckets {
         Ok(primaries.into_iter().map(|(host, number)| (host, self.only(number))).collect())
     }
 
-    /// How many buckets no node has.
-    pub(crate) fn unowned(&self) -> usize {
-        self.cluster.unowned()
+    /// The nodes that have buckets, by their names.
+    pub(super) async fn places(&self) -> Answer<Vec<(String, Place)>> {
+        let primaries = self.cluster.primaries().await?;
+        let place = |host: &Host| Place::One(self.cluster.node(host));
+        let mut places: Vec<_> =
+            primaries.into_iter().map(|(host, _)| (host.to_string(), place(&host))).collect();
+        places.sort_by(|(a, _), (b, _)| a.cmp(b));
+        Ok(places)
+    }
+
+    /// How many buckets no node has, and how many are on their way.
+    pub(crate) fn amiss(&self) -> (usize, usize) {
+        (self.cluster.unowned(), self.cluster.moving())
     }
 
     /// Renews claims, those of each bucket together. Mostly all are of one.

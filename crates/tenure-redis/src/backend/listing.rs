@@ -44,14 +44,13 @@ pub(super) async fn of_cluster(
         let tag = Layout::tag_in(ours, key)?;
         Layout::in_slot_of(ours, tag).name_in_use(key).filter(|name| name.as_str().starts_with(prefix))
     };
-    let (mut cursor, mut from) = match after.and_then(|after| after.split_once(' ')) {
-        Some((cursor, host)) => (cursor.to_owned(), host.to_owned()),
-        None => ("0".to_owned(), String::new()),
-    };
-    let nodes: Vec<_> =
-        buckets.nodes().await?.into_iter().map(|(host, node)| (host.to_string(), node)).collect();
-    let mut nodes: Vec<_> = nodes.into_iter().filter(|(host, _)| *host >= from).collect();
-    nodes.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let mut nodes = buckets.places().await?;
+    // A node that has no locks any more was replaced, perhaps by one that comes before it: then from the start.
+    let after = after.and_then(|after| after.split_once(' '));
+    let after = after.filter(|(_, from)| nodes.iter().any(|(host, _)| host == from));
+    let (mut cursor, mut from) = after
+        .map_or_else(|| ("0".into(), String::new()), |(cursor, from)| (cursor.to_owned(), from.to_owned()));
+    nodes.retain(|(host, _)| *host >= from);
     let mut names = BTreeSet::new();
     let mut next = None;
     for (host, node) in nodes {
@@ -63,7 +62,7 @@ pub(super) async fn of_cluster(
             (cursor, from) = ("0".into(), host);
         }
         let left = limit.saturating_sub(names.len());
-        let (found, rest) = scan(&node.inner.place, &pattern, &cursor, left, named).await?;
+        let (found, rest) = scan(&node, &pattern, &cursor, left, named).await?;
         names.extend(found);
         if rest != "0" {
             next = Some(format!("{rest} {from}"));

@@ -62,11 +62,13 @@ fn crc16(bytes: &[u8]) -> u16 {
     })
 }
 
-/// A node that has a bucket, and since which epoch: it rises with every failover and every move.
+/// Who has a bucket, and since which epoch: it rises with every failover and every move. Nobody, if whoever had it is gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Owner {
-    pub(super) host: Host,
+struct Owner {
+    host: Option<Host>,
     epoch: u64,
+    /// It is on its way to another.
+    is_moving: bool,
 }
 
 /// Who has which bucket.
@@ -80,51 +82,49 @@ impl Default for Owners {
 }
 
 impl Owners {
-    pub(super) fn of(&self, bucket: usize) -> Option<&Owner> {
-        self.0.get(bucket)?.as_ref()
+    pub(super) fn of(&self, bucket: usize) -> Option<&Host> {
+        self.0.get(bucket)?.as_ref()?.host.as_ref()
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = (usize, &Owner)> {
-        self.0.iter().enumerate().filter_map(|(bucket, owner)| Some((bucket, owner.as_ref()?)))
+    pub(super) fn all(&self) -> impl Iterator<Item = (usize, &Host)> {
+        (0..BUCKETS).filter_map(|bucket| Some((bucket, self.of(bucket)?)))
     }
 
     pub(super) fn hosts(&self) -> Vec<Host> {
-        self.all().map(|(_, owner)| owner.host.clone()).collect()
+        self.all().map(|(_, host)| host.clone()).collect()
     }
 
     pub(super) fn has(&self, host: &Host) -> bool {
-        self.all().any(|(_, owner)| owner.host == *host)
+        self.all().any(|(_, owner)| owner == host)
+    }
+
+    pub(super) fn moving(&self) -> usize {
+        self.0.iter().flatten().filter(|owner| owner.is_moving).count()
     }
 
     /// A node says that another has the bucket. Answers whether that is news.
     pub(super) fn set(&mut self, bucket: usize, host: Host) -> bool {
-        match &mut self.0[bucket] {
-            Some(owner) if owner.host == host => false,
-            Some(owner) => {
-                owner.host = host;
-                true
-            }
-            none => {
-                *none = Some(Owner { host, epoch: 0 });
-                true
-            }
+        let is_news = self.of(bucket) != Some(&host);
+        let epoch = self.0[bucket].as_ref().map_or(0, |owner| owner.epoch);
+        if is_news {
+            self.0[bucket] = Some(Owner { host: Some(host), epoch, is_moving: false });
         }
+        is_news
     }
 
-    /// Whether a bucket that had an owner has another.
+    /// Whether a bucket that had an owner has another, or none.
     pub(super) fn differ_from(&self, others: &Self) -> bool {
-        self.0.iter().zip(&others.0).any(|(before, now)| match (before, now) {
-            (Some(before), Some(now)) => before.host != now.host,
-            (before, _) => before.is_some(),
-        })
+        self.all().any(|(bucket, host)| others.of(bucket) != Some(host))
     }
 
     /// Takes over what is newer.
     fn learn(&mut self, others: Self) {
         for (known, said) in self.0.iter_mut().zip(others.0) {
-            if let Some(said) = said
-                && known.as_ref().is_none_or(|known| known.epoch < said.epoch)
-            {
+            let Some(said) = said else { continue };
+            let is_newer = known.as_ref().is_none_or(|known| {
+                known.epoch < said.epoch || known.epoch == said.epoch && known.host.is_none()
+            });
+            if is_newer {
                 *known = Some(said);
             }
         }
@@ -140,17 +140,29 @@ impl Owners {
             else {
                 continue;
             };
-            if flags.split(',').any(|flag| matches!(flag, "fail" | "noaddr" | "handshake")) {
+            let has = |flag: &str| flags.split(',').any(|it| it == flag);
+            if has("handshake") {
                 continue;
             }
-            let Some(host) = host_in(address, asked, is_encrypted) else { continue };
-            // Those that are on their way stand in brackets, beside those that the node has.
-            for range in slots.filter(|slots| !slots.starts_with('[')) {
+            let host = host_in(address, asked, is_encrypted).filter(|_| !has("fail") && !has("noaddr"));
+            let slots: Vec<&str> = slots.collect();
+            for range in &slots {
                 let (first, last) = range.split_once('-').unwrap_or((range, range));
                 let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>()) else { continue };
                 for (bucket, owner) in owners.0.iter_mut().enumerate() {
                     if (first..=last).contains(&slot_of(tag_of(bucket))) {
-                        *owner = Some(Owner { host: host.clone(), epoch });
+                        *owner = Some(Owner { host: host.clone(), epoch, is_moving: false });
+                    }
+                }
+            }
+            // Those that are on their way stand in brackets, too: [93->-67ed] from here, [77-<-e7d1] to here.
+            for moving in slots.iter().filter_map(|slots| slots.strip_prefix('[')?.split_once("->-")) {
+                let slot = moving.0.parse::<usize>().ok();
+                for (bucket, owner) in owners.0.iter_mut().enumerate() {
+                    if slot == Some(slot_of(tag_of(bucket)))
+                        && let Some(owner) = owner
+                    {
+                        owner.is_moving = true;
                     }
                 }
             }
@@ -264,10 +276,13 @@ mod tests {
             e7d1 :30001@31001 myself,master - 0 0 1 connected 0-5459 5460 [5000->-67ed]\n";
         let asked = host("h1", 30001);
         let owners = Owners::read(nodes, &asked, false);
-        assert_eq!(owners.of(0).unwrap().host, asked);
-        assert_eq!(owners.of(100).unwrap().host, host("127.0.0.1", 30002));
+        assert_eq!(owners.of(0), Some(&asked));
+        assert_eq!(owners.of(100), Some(&host("127.0.0.1", 30002)));
         assert_eq!(owners.of(255), None, "that one has failed");
-        assert_eq!(Owners::read(nodes, &asked, true).of(100).unwrap().host, host("db2", 30002));
+        assert_eq!(Owners::read(nodes, &asked, true).of(100), Some(&host("db2", 30002)));
+        assert_eq!(owners.moving(), 0, "5000 is in no bucket");
+        let moving = format!("1 h:1@2 master - 0 0 1 connected 0-16383 [{}->-67ed]", slot_of(tag_of(3)));
+        assert_eq!(Owners::read(&moving, &asked, false).moving(), 1);
         assert!(owners.has(&asked) && !owners.has(&host("127.0.0.1", 30003)));
         let newer = Owners::read("1 h9:1@2 master - 0 0 7 connected 0-16383", &asked, false);
         let mut learned = owners.clone();
@@ -275,6 +290,18 @@ mod tests {
         assert_eq!(learned, newer);
         learned.learn(owners.clone());
         assert_eq!(learned, newer, "what is older is not believed");
+        // Nobody has it since epoch 3, which is newer than that somebody had it.
+        let older = Owners::read("1 h8:1@2 master - 0 0 2 connected 0-16383", &asked, false);
+        let mut learned = owners.clone();
+        learned.learn(older);
+        assert_eq!((learned.of(255), learned.of(100)), (None, Some(&host("127.0.0.1", 30002))));
+        let again = Owners::read("1 h8:1@2 master - 0 0 3 connected 0-16383", &asked, false);
+        learned.learn(again);
+        assert_eq!(
+            learned.of(255),
+            Some(&host("h8", 1)),
+            "of the same epoch, one that says that it is there"
+        );
         assert!(owners.differ_from(&newer) && !newer.differ_from(&newer));
         assert!(!Owners::default().differ_from(&newer), "nobody had any before");
         assert_eq!(Owners::read("nonsense\n\na b c", &asked, false), Owners::default());

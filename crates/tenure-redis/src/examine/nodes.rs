@@ -17,7 +17,7 @@ pub(super) async fn examine(buckets: &Buckets) -> Answer<Vec<Finding>> {
     for (host, node) in &nodes {
         each.push((host, node.examine_server().await));
     }
-    let mut findings = vec![coverage(nodes.len(), buckets.unowned())];
+    let mut findings = coverage(nodes.len(), buckets.amiss());
     let mut known = Vec::new();
     for (host, found) in each {
         match found {
@@ -31,9 +31,9 @@ pub(super) async fn examine(buckets: &Buckets) -> Answer<Vec<Finding>> {
     Ok(findings)
 }
 
-fn coverage(nodes: usize, unowned: usize) -> Finding {
+fn coverage(nodes: usize, (unowned, moving): (usize, usize)) -> Vec<Finding> {
     let nodes = if nodes == 1 { "one primary has".into() } else { format!("{nodes} primaries have") };
-    match unowned {
+    let mut findings = vec![match unowned {
         0 => Finding::fine(SUBJECT, format!("{nodes} all slots that locks are in")),
         _ => Finding::problem(
             SUBJECT,
@@ -42,7 +42,15 @@ fn coverage(nodes: usize, unowned: usize) -> Finding {
             ),
             "bring the nodes back, or give their slots to others (redis-cli --cluster fix)",
         ),
+    }];
+    if moving > 0 {
+        findings.push(Finding::problem(
+            SUBJECT,
+            format!("{moving} of {BUCKETS} parts of the locks are on their way to another node: until they are there, nobody takes or renews them"),
+            "let the move end, or end one that has stopped half-way (redis-cli --cluster fix)",
+        ));
     }
+    findings
 }
 
 /// What all nodes have in common, once; everything else with the node it is of.
@@ -91,6 +99,8 @@ mod tests {
         ];
         let together: Vec<_> = together(&found).into_iter().map(|finding| finding.observed).collect();
         assert_eq!(together, ["right", "h:1: 1", "h:2: none", "h:2: y"]);
-        assert!(coverage(3, 0).remedy.is_none() && coverage(1, 7).observed.contains("7 of 256"));
+        assert!(matches!(&coverage(3, (0, 0))[..], [fine] if fine.remedy.is_none()));
+        let amiss: Vec<_> = coverage(1, (7, 8)).into_iter().map(|finding| finding.observed).collect();
+        assert!(amiss[0].contains("7 of 256") && amiss[1].contains("8 of 256"), "{amiss:?}");
     }
 }

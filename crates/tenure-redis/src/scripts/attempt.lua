@@ -24,6 +24,16 @@ local fence, floor, ttl = KEYS[1], tonumber(ARGV[1]), ARGV[4]
 if now_us > tonumber(ARGV[2]) then
   return {now_us, ARGV[2], 'L'}
 end
+local keeps_fence = string.byte(ARGV[1]) == 43
+-- Whoever uses another layout must not share locks with us. Looked at now and then: it does not come from one moment to the next.
+if keeps_fence then
+  local layouts = redis.pcall('ZRANGE', fence, '0', '-1')
+  for _, layout in ipairs(layouts) do
+    if layout ~= '@LAYOUT@' then
+      return redis.error_reply('LAYOUT ' .. layout)
+    end
+  end
+end
 local count = #ARGV - 5
 local stride = (#KEYS - 1) / count
 local is_apart = KEYS[2] ~= KEYS[stride + 1]
@@ -138,7 +148,7 @@ for i = from, count do
   end
 end
 -- Whatever became of the attempt: another of the same client may have made the fence before it came here.
-if string.byte(ARGV[1]) == 43 then
+if keeps_fence then
   call('PEXPIREAT', fence, format('%d', now + @FENCE_MS@))
 end
 if not slow then
