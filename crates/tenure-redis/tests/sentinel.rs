@@ -2,22 +2,19 @@
 
 mod common;
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use common::{ask, claim, connect, leftovers};
-use tenure_core::clock::{Clock, SystemClock, sleep_until};
+use common::{PATIENCE, ask, claim, connect, leftovers, taken, until};
 use tenure_core::queue::Rules;
 use tenure_core::{
-    Attempt, Backend, Deployment, Examine, Guard, LeaseState, Line, Locks, Mode, RefusalKind, Severity,
-    StoreError, Trail,
+    Attempt, Backend, Deployment, Examine, LeaseState, Line, Locks, Mode, RefusalKind, Severity, StoreError,
+    Trail,
 };
 use tenure_redis::{Redis, RedisConfig};
 use tenure_testkit::proxy::{Fault, Proxy, Way};
 use tenure_testkit::servers::{Group, Kind, Server};
 
 const TTL: Duration = Duration::from_secs(6);
-const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn locks(group: &Group) -> Locks {
     Locks::new(connect(&group.url(), Rules::DEFAULT).await)
@@ -27,30 +24,6 @@ async fn locks(group: &Group) -> Locks {
 async fn replicated(port: u16) {
     let replicas: u32 = ask(&Group::url_at(port), &["WAIT", "1", "20000"]).await;
     assert_eq!(replicas, 1, "the replica follows");
-}
-
-/// Looks again and again until it is so.
-async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let clock = Arc::new(SystemClock);
-    let deadline = clock.now() + PATIENCE;
-    while !is_so().await {
-        assert!(clock.now() < deadline, "waited in vain: {what}");
-        sleep_until(clock.clone(), clock.now() + Duration::from_millis(20)).await;
-    }
-}
-
-/// Takes a lock however long the servers take to be ready for it.
-async fn taken(locks: &Locks, name: &str) -> Guard {
-    let taking = async {
-        loop {
-            match locks.lock(name).ttl(TTL).acquire().await {
-                Ok(guard) => return guard,
-                Err(tenure_core::Error::Unavailable { .. }) => {}
-                Err(error) => panic!("{error}"),
-            }
-        }
-    };
-    tokio::time::timeout(PATIENCE, taking).await.expect("nobody can have the lock")
 }
 
 /// A failover that loses nothing is hardly noticed: the lock is renewed where it is now, and passes on from there.
@@ -64,7 +37,7 @@ async fn a_lock_outlives_a_failover() {
         replicated(group.named_by(0)).await;
         let waiting = tokio::spawn({
             let there = there.clone();
-            async move { taken(&there, "outlives").await }
+            async move { taken(&there, "outlives", TTL).await }
         });
         let after = group.fail_over();
         let known = guard.valid_until();
@@ -93,14 +66,14 @@ async fn a_primary_that_dies_is_replaced() {
     replicated(before).await;
     group.at(before).kill();
     let after = group.replaced(before);
-    let next = taken(&locks, "dies/another").await;
+    let next = taken(&locks, "dies/another", TTL).await;
     assert_eq!(leftovers(&Group::url_at(after)).await.len(), 2, "both are at the new primary");
     assert!(next.token() > guard.token() && guard.is_held());
     next.release().await.unwrap();
     group.at(before).restart();
     let late = self::locks(&group).await;
     for locks in [&locks, &late] {
-        let next = taken(locks, "dies/another").await;
+        let next = taken(locks, "dies/another", TTL).await;
         assert_eq!(leftovers(&Group::url_at(after)).await.len(), 2, "both are at the new primary");
         next.release().await.unwrap();
     }
@@ -123,7 +96,7 @@ async fn a_lock_that_was_not_replicated_is_lost_and_its_holder_is_told() {
     group.servers[1].resume();
     let after = group.replaced(before);
     assert_eq!(after, group.servers[1].port());
-    let next = taken(&there, "lost").await;
+    let next = taken(&there, "lost", TTL).await;
     assert!(next.token() > guard.token(), "{} after {}", next.token(), guard.token());
     let told = tokio::time::timeout(TTL, guard.lost()).await;
     assert!(told.is_ok(), "its holder was not told: {:?}", guard.state());
@@ -196,7 +169,7 @@ async fn one_sentinel_is_enough() {
     group.sentinels[0].kill();
     group.sentinels[1].pause();
     let locks = locks(&group).await;
-    taken(&locks, "enough").await.release().await.unwrap();
+    taken(&locks, "enough", TTL).await.release().await.unwrap();
     group.sentinels[1].resume();
 }
 

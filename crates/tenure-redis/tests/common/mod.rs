@@ -2,14 +2,17 @@
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
+pub(crate) mod cluster;
 pub(crate) mod line;
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use tenure_core::clock::{Clock, SystemClock, sleep_until};
 use tenure_core::queue::Rules;
 use tenure_core::{
-    Backend, Claim, ClaimId, Entropy, Label, LockName, Mode, SystemEntropy, Tie, Ttl, async_trait,
+    Backend, Claim, ClaimId, Entropy, Guard, Label, LockName, Locks, Mode, SystemEntropy, Tie, Ttl,
+    async_trait,
 };
 use tenure_redis::{Redis, RedisConfig};
 use tenure_testkit::Subject;
@@ -97,7 +100,7 @@ impl Subject for ClusterSubject {
     }
 
     async fn leftovers(&self) -> Vec<String> {
-        let mut keys = cluster_leftovers(&self.cluster).await;
+        let mut keys = cluster::cluster_leftovers(&self.cluster).await;
         keys.retain(|key| key.starts_with(&format!("{}:", self.prefix)));
         keys
     }
@@ -105,15 +108,6 @@ impl Subject for ClusterSubject {
     fn forgets_within(&self) -> Duration {
         Duration::from_secs(10)
     }
-}
-
-/// All keys of all nodes, but fences.
-pub(crate) async fn cluster_leftovers(cluster: &Cluster) -> Vec<String> {
-    let mut keys = Vec::new();
-    for node in cluster.nodes.iter().filter(|node| node.is_running()) {
-        keys.extend(leftovers(&node.url()).await);
-    }
-    keys
 }
 
 /// A client with these lengths.
@@ -171,6 +165,9 @@ fn url_of(server: &Server, user: &str) -> String {
     format!("redis://{user}:secret@127.0.0.1:{}", server.port())
 }
 
+/// How long anything may take.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A claim on `name`.
 pub(crate) fn claim(name: &str, mode: Mode, ttl: Duration) -> Claim {
     Claim {
@@ -196,4 +193,28 @@ pub(crate) fn seed() -> u64 {
     };
     println!("TENURE_SEED={seed}");
     seed
+}
+
+/// Looks again and again until it is so.
+pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let clock = Arc::new(SystemClock);
+    let deadline = clock.now() + PATIENCE;
+    while !is_so().await {
+        assert!(clock.now() < deadline, "waited in vain: {what}");
+        sleep_until(clock.clone(), clock.now() + Duration::from_millis(20)).await;
+    }
+}
+
+/// Takes a lock however long the servers take to be ready for it.
+pub(crate) async fn taken(locks: &Locks, name: &str, ttl: Duration) -> Guard {
+    let taking = async {
+        loop {
+            match locks.lock(name).ttl(ttl).acquire().await {
+                Ok(guard) => return guard,
+                Err(tenure_core::Error::Unavailable { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, taking).await.expect("nobody can have the lock")
 }
