@@ -3,9 +3,10 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::cluster::{cluster_leftovers, replicated, slot_of};
+use common::cluster::{cluster_leftovers, move_slot, replicated, slot_of};
 use common::{QUICK, ask, calls, claim, connect, taken, until};
 use tenure_core::clock::{Clock, SystemClock, sleep_until};
 use tenure_core::queue::Rules;
@@ -42,6 +43,63 @@ async fn a_node_that_does_not_say_where_a_slot_is_now() {
     let count: u32 = count.expect("it was asked").trim().parse().unwrap();
     assert!(count < 200, "asked {count} times");
     backend.release(&first, Trail::Clean).await.unwrap();
+}
+
+/// Slots go from node to node while their locks are taken and given back, by two clients. Nobody holds beside another, nobody loses
+/// what it holds, tokens rise, and nothing is left.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_holds_beside_another_while_slots_move() {
+    const LOCKS: usize = 6;
+    let cluster = Cluster::start(Kind::Redis7, false);
+    // What is left of requests whose outcome was unknown is gone soon.
+    let rules = Rules { tombstone_ttl: Duration::from_secs(5), ..Rules::DEFAULT };
+    let clients =
+        [Locks::new(connect(&cluster.url(), rules).await), Locks::new(connect(&cluster.url(), rules).await)];
+    let name = |which: usize| format!("moving/{which}");
+    let mut slots = Vec::new();
+    for which in 0..LOCKS {
+        let guard = taken(&clients[0], &name(which), TTL).await;
+        slots.push(slot_of(&cluster, &name(which)).await.0);
+        guard.release().await.unwrap();
+    }
+    let (highest, held, stop) = (
+        Arc::new([const { AtomicU64::new(0) }; LOCKS]),
+        Arc::new([const { AtomicU32::new(0) }; LOCKS]),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let mut tasks = tokio::task::JoinSet::new();
+    for i in 0..24 {
+        let (locks, highest, held, stop) =
+            (clients[i % 2].clone(), highest.clone(), held.clone(), stop.clone());
+        tasks.spawn(async move {
+            let mut count = 0;
+            while !stop.load(Ordering::SeqCst) {
+                let which = (i + count) % LOCKS;
+                let guard = taken(&locks, &name(which), TTL).await;
+                assert_eq!(held[which].fetch_add(1, Ordering::SeqCst), 0, "two hold {which}");
+                let before = highest[which].swap(guard.token().get(), Ordering::SeqCst);
+                assert!(before < guard.token().get(), "{before}, then {}", guard.token());
+                tokio::task::yield_now().await;
+                assert!(guard.is_held());
+                held[which].fetch_sub(1, Ordering::SeqCst);
+                guard.release().await.unwrap();
+                count += 1;
+            }
+            count
+        });
+    }
+    for round in 0..LOCKS + 2 {
+        let slot = slots[round % LOCKS];
+        move_slot(&cluster, slot, (cluster.owner(slot) + 1 + round % 2) % Cluster::PRIMARIES).await;
+    }
+    stop.store(true, Ordering::SeqCst);
+    let mut count = 0;
+    while let Some(done) = tasks.join_next().await {
+        count += done.unwrap();
+    }
+    println!("held {count} times");
+    assert!(count >= 2 * LOCKS, "{count}");
+    until("nothing is left", async || cluster_leftovers(&cluster).await.is_empty()).await;
 }
 
 /// How many script calls the nodes have had.
@@ -94,11 +152,11 @@ async fn nodes_that_are_gone_are_not_overrun() {
     // One that hangs up on everybody, and counts.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let another = listener.local_addr().unwrap();
-    let connects = Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let connects = Arc::new(AtomicU32::new(0));
     let counted = connects.clone();
     let counting = tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            counted.fetch_add(1, Ordering::SeqCst);
             drop(stream);
         }
     });
@@ -114,7 +172,7 @@ async fn nodes_that_are_gone_are_not_overrun() {
     until("many renewals that fail", async || locks.stats().renewals_failed > failed + 300).await;
     let clock = Arc::new(SystemClock);
     sleep_until(clock.clone(), clock.now() + Duration::from_secs(3)).await;
-    let count = connects.load(std::sync::atomic::Ordering::SeqCst);
+    let count = connects.load(Ordering::SeqCst);
     assert!(count < 100, "{count} connects");
     waiters.abort_all();
     counting.abort();

@@ -40,3 +40,18 @@ pub(crate) async fn cluster_leftovers(cluster: &Cluster) -> Vec<String> {
     }
     keys
 }
+
+/// Gives a slot to another node, with all its keys, while others use them.
+pub(crate) async fn move_slot(cluster: &Cluster, slot: usize, to: usize) {
+    let from = cluster.owner(slot);
+    cluster.begins_to_move(slot, to);
+    let url = cluster.nodes[from].url();
+    loop {
+        let keys: Vec<String> = ask(&url, &["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), "100"]).await;
+        if keys.is_empty() {
+            break;
+        }
+        keys.iter().for_each(|key| cluster.move_key(key, from, to));
+    }
+    cluster.has_moved(slot, to);
+}

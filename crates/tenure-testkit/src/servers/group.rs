@@ -177,8 +177,13 @@ pub(super) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     panic!("waited in vain for {what}");
 }
 
-/// Asks for one line or one text.
+/// Asks for one line or one text. Nothing if that is an error.
 pub(super) fn ask(address: SocketAddr, words: &str) -> Option<String> {
+    said(address, words)?.ok()
+}
+
+/// The same, or the words of the error. Nothing if there is no answer.
+pub(super) fn said(address: SocketAddr, words: &str) -> Option<Result<String, String>> {
     let within = Duration::from_millis(500);
     let mut stream = TcpStream::connect_timeout(&address, within).ok()?;
     stream.set_read_timeout(Some(within)).ok()?;
@@ -191,8 +196,11 @@ pub(super) fn ask(address: SocketAddr, words: &str) -> Option<String> {
         Some(length) => {
             let mut text = vec![0; length.parse().ok()?];
             stream.read_exact(&mut text).ok()?;
-            String::from_utf8(text).ok()
+            String::from_utf8(text).ok().map(Ok)
         }
-        None => Some(line.strip_prefix(['+', ':'])?.to_owned()),
+        None => match line.strip_prefix('-') {
+            Some(error) => Some(Err(error.to_owned())),
+            None => line.strip_prefix(['+', ':']).map(|said| Ok(said.to_owned())),
+        },
     }
 }
