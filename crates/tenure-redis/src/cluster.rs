@@ -69,9 +69,8 @@ struct State {
     asked: Option<(Asked, BootInstant)>,
     /// How often in a row that told nothing new.
     in_vain: u32,
-    /// When everybody that waits was last told that buckets have moved, and whether somebody is about to.
+    /// When everybody that waits was last told that buckets have moved, or will be.
     told_at: Option<BootInstant>,
-    is_about_to_tell: bool,
 }
 
 /// What a node answers to a request that it does not carry out.
@@ -279,27 +278,25 @@ impl Cluster {
             (ears.moved)();
         }
         let now = self.clock.now();
-        let wait_until = {
+        let at = {
             let mut state = self.state();
-            let again_at = state.told_at.map_or(now, |told_at| told_at + TOLD_EVERY);
-            if state.is_about_to_tell {
-                return;
-            }
-            if again_at <= now {
-                state.told_at = Some(now);
-            }
-            state.is_about_to_tell = again_at > now;
-            (again_at > now).then_some(again_at)
+            let at = match state.told_at {
+                // Somebody is about to.
+                Some(told_at) if told_at > now => return,
+                Some(told_at) => now.max(told_at + TOLD_EVERY),
+                None => now,
+            };
+            state.told_at = Some(at);
+            at
         };
-        let Some(at) = wait_until else { return self.tell() };
+        if at <= now {
+            self.tell();
+            return;
+        }
         let (this, clock) = (self.this.clone(), self.clock.clone());
         tokio::spawn(async move {
             sleep_until(clock, at).await;
             if let Some(this) = this.upgrade() {
-                {
-                    let mut state = this.state();
-                    (state.is_about_to_tell, state.told_at) = (false, Some(this.clock.now()));
-                }
                 this.tell();
             }
         });
