@@ -9,7 +9,8 @@
 --       with =ID at its end: take over the grant of that claim, or nothing; x with ? after it: it is likely to be
 --       held, so that is looked at first
 -- Reply {store µs, until, answer...}, or {store µs, until, 'L'} for all of them if the request came too late; of a single
---       claim that is granted with the store's µs as its token, only until, a space, and that number
+--       claim that is granted with the store's µs as its token, only until, a space, and that number. An error that starts with
+--       LAYOUT if another layout of the keys is in use here: nothing has changed
 --       answer: token of a grant with the whole ttl · {'S', outcome} · {'R', kind, text} · {'E', error}
 --       · {'B', ahead or -1, look again in ms, and of a holder: value, expires in ms, token, mode, held for ms, reason}
 --
